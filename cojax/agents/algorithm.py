@@ -1,0 +1,217 @@
+"""What an algorithm is, and the hyperparameters that describe one run of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+INF = float("inf")
+
+
+def leaf(default: float | None, low: float = -INF, high: float = INF) -> Any:
+    """Return a field for a hyperparameter that may be batched, with its closed range."""
+    return dataclasses.field(default=default, metadata={"pytree_node": True, "range": (low, high)})
+
+
+def static(default: Any, low: float = -INF) -> Any:
+    """Return a field for a hyperparameter that decides shapes or structure: one value per run."""
+    return dataclasses.field(default=default, metadata={"pytree_node": False, "range": (low, INF)})
+
+
+@dataclasses.dataclass(frozen=True)
+class Algorithm:
+    """Pure functions that make a learner; ``env`` is static and ``h`` are its hyperparameters.
+
+    Attributes:
+        name: how it is asked for.
+        hyperparameters: dataclass of its hyperparameters, all with defaults.
+        init: ``(env, key, env_params, h) -> state``; the state has a field ``clock``, the only
+            one that population members share.
+        update: ``(env, state, env_params, h) -> (state, metrics)``.
+        policy_params: ``(env, state, env_params, h) -> params`` of the deterministic policy.
+        policy_apply: ``(env, env_params, h) -> apply``, hashable, static.
+        steps_per_update: ``h -> int``, environment steps of one update.
+        check: ``h -> None``, raises ValueError for hyperparameters that do not fit together.
+        bounded: whether it needs finite action bounds.
+    """
+
+    name: str
+    hyperparameters: type
+    init: Callable[..., Any]
+    update: Callable[..., Any]
+    policy_params: Callable[..., Any]
+    policy_apply: Callable[..., Any]
+    steps_per_update: Callable[[Any], int]
+    check: Callable[[Any], None]
+    bounded: bool = False
+
+
+@struct.dataclass
+class Clock:
+    """Counters that all members of a population share: they stay unbatched under ``vmap``.
+
+    Attributes:
+        update: updates done, int32.
+        total: updates planned, int32; schedules run from 0 to it.
+    """
+
+    update: jax.Array
+    total: jax.Array
+
+    @classmethod
+    def create(cls) -> Clock:
+        """Return a clock at update 0 without a plan: schedules stay at their start."""
+        return cls(jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))
+
+    def anneal(self, start: jax.Array, final_fraction: jax.Array) -> jax.Array:
+        """Linear schedule counted in updates, from ``start`` to ``start · final_fraction``."""
+        progress = jnp.clip(self.update / jnp.maximum(self.total, 1), 0.0, 1.0)
+        progress = jnp.where(self.total > 0, progress, 0.0)
+        return start * (1.0 - (1.0 - final_fraction) * progress)
+
+
+@struct.dataclass
+class Episodes:
+    """Returns of the episodes in progress, one for each environment.
+
+    Attributes:
+        returns: undiscounted return so far, shape (num_envs,).
+        lengths: steps so far, shape (num_envs,).
+    """
+
+    returns: jax.Array
+    lengths: jax.Array
+
+    @classmethod
+    def create(cls, num_envs: int) -> Episodes:
+        """Return the record of episodes that have just begun."""
+        return cls(jnp.zeros(num_envs), jnp.zeros(num_envs))
+
+    def step(self, reward: jax.Array, done: jax.Array) -> tuple[Episodes, dict[str, jax.Array]]:
+        """Count one step; also return sums over the episodes that ended in it."""
+        returns, lengths = self.returns + reward, self.lengths + 1.0
+        sums = {
+            "episode_return": jnp.sum(jnp.where(done, returns, 0.0)),
+            "episode_length": jnp.sum(jnp.where(done, lengths, 0.0)),
+            "episodes": jnp.sum(done.astype(jnp.float32)),
+        }
+        return Episodes(jnp.where(done, 0.0, returns), jnp.where(done, 0.0, lengths)), sums
+
+
+def strong(tree: Any) -> Any:
+    """Return the tree with weak types made strong, so that equal shapes share a compilation."""
+
+    def convert(x):
+        if not isinstance(x, jax.Array):
+            if isinstance(x, bool):
+                x = np.bool_(x)
+            elif isinstance(x, int):
+                x = np.int32(x)
+            elif isinstance(x, float):
+                x = np.float32(x)
+            return jnp.asarray(x)
+        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            return x
+        return jax.lax.convert_element_type(x, x.dtype)
+
+    return jax.tree.map(convert, tree)
+
+
+def reset_all(env: Any, key: jax.Array, env_params: Any, num_envs: int) -> tuple[Any, Any]:
+    """Reset environments 0 ≤ i < num_envs with keys ``fold_in(key, i)``.
+
+    Environment i starts at the same state whatever ``num_envs`` is.
+    """
+    keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(num_envs))
+    return jax.vmap(env.reset, (0, None))(keys, env_params)
+
+
+def nearest(name: str, names: Sequence[str]) -> str:
+    """Return a hint that names the closest of ``names``."""
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.0)
+    return f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(names)}"
+
+
+def hyperparameters(cls: type, given: Any, overrides: Mapping[str, Any] | None = None) -> Any:
+    """Build the hyperparameters of one run: ``given`` is None, a mapping or an instance.
+
+    Raises ValueError in one line for an unknown name, a wrong type or a value out of range.
+    """
+    if isinstance(given, cls):
+        given = {f.name: getattr(given, f.name) for f in dataclasses.fields(given)}
+    if given is not None and not isinstance(given, Mapping):
+        raise ValueError(
+            f"hyperparameters: expected a mapping or {cls.__name__}, got {type(given).__name__}"
+        )
+    values = dict(given or {}) | dict(overrides or {})
+    fields = {f.name: f for f in dataclasses.fields(cls)}
+    for name, value in values.items():
+        if name not in fields:
+            raise ValueError(
+                f"{cls.__name__}: unknown hyperparameter {name!r}; {nearest(name, list(fields))}"
+            )
+        values[name] = _checked(cls.__name__, fields[name], value)
+    return strong_floats(cls(**values))
+
+
+def _checked(owner: str, field: dataclasses.Field, value: Any) -> Any:
+    """Return ``value`` as the field keeps it, or raise ValueError."""
+    low, high = field.metadata["range"]
+    where = f"{owner}.{field.name}"
+    if field.metadata["pytree_node"]:
+        if value is None and field.default is None:
+            return None
+        if isinstance(value, bool | str) or np.ndim(value) != 0:
+            raise ValueError(f"{where}: expected one number, got {value!r}")
+        if not isinstance(value, jax.core.Tracer) and not low <= float(value) <= high:
+            raise ValueError(f"{where}: expected a number in [{low:g}, {high:g}], got {value!r}")
+        return value
+    if isinstance(field.default, tuple):
+        if not isinstance(value, Sequence) or not all(isinstance(v, int) and v > 0 for v in value):
+            raise ValueError(f"{where}: expected positive integers, got {value!r}")
+        return tuple(value)
+    if type(value) is not type(field.default):
+        raise ValueError(
+            f"{where} decides shapes: expected one {type(field.default).__name__}, got {value!r}"
+        )
+    if isinstance(value, int) and value < low:
+        raise ValueError(f"{where}: expected at least {low:g}, got {value!r}")
+    return value
+
+
+def strong_floats(h: Any) -> Any:
+    """Return the hyperparameters with every leaf a float32 array."""
+    return jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), h)
+
+
+def stack_hyperparameters(cls: type, given: Sequence[Any], overrides: Mapping[str, Any]) -> Any:
+    """Stack several settings: every leaf gets a leading axis; static values must agree."""
+    settings = [hyperparameters(cls, g, overrides) for g in given]
+    if not settings:
+        raise ValueError("hyperparameters: the list is empty")
+    for f in dataclasses.fields(cls):
+        values = [getattr(s, f.name) for s in settings]
+        if not f.metadata["pytree_node"] and any(v != values[0] for v in values):
+            raise ValueError(
+                f"{cls.__name__}.{f.name} decides shapes and cannot vary in one run: {values}"
+            )
+        if f.default is None and len({v is None for v in values}) > 1:
+            raise ValueError(f"{cls.__name__}.{f.name}: give it in every setting or in none")
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *settings)
+
+
+def discount(env_params: Any, h: Any) -> Any:
+    """Return γ: the hyperparameter, or else the system's own, or else 0.99."""
+    return getattr(env_params, "discount", 0.99) if h.gamma is None else h.gamma
+
+
+def global_norm(tree: Any) -> jax.Array:
+    """√Σ x² over all entries of all leaves; non-finite if any entry is."""
+    return jnp.sqrt(sum(jnp.sum(x**2) for x in jax.tree.leaves(tree)))

@@ -1,0 +1,60 @@
+"""Multilayer perceptrons for actors and critics: sizes and activation are static."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "tanh": jnp.tanh,
+    "relu": nn.relu,
+    "silu": nn.silu,
+    "gelu": nn.gelu,
+    "elu": nn.elu,
+}
+
+
+def activation(name: str) -> Callable[[jax.Array], jax.Array]:
+    """Return the activation called ``name``; ValueError for an unknown one."""
+    if name not in ACTIVATIONS:
+        raise ValueError(f"activation: unknown {name!r}; choose from {', '.join(ACTIVATIONS)}")
+    return ACTIVATIONS[name]
+
+
+class MLP(nn.Module):
+    """x -> W_L φ(... φ(W_1 x + b_1)) + b_L, orthogonal weights and zero biases.
+
+    Hidden weights are orthogonal with gain √2, the head's with gain ``head_scale``: 0.01 makes an
+    actor's first mean almost 0 (Andrychowicz et al. 2021, "What matters in on-policy RL").
+
+    Attributes:
+        hidden: widths of the hidden layers.
+        out: width of the output.
+        activation: name in ``ACTIVATIONS``.
+        head_scale: gain of the last layer.
+    """
+
+    hidden: tuple[int, ...]
+    out: int
+    activation: str = "tanh"
+    head_scale: float = 1.0
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Map inputs (..., d) to outputs (..., out)."""
+        phi = activation(self.activation)
+        for i, width in enumerate(self.hidden):
+            init = nn.initializers.orthogonal(2.0**0.5)
+            x = phi(nn.Dense(width, kernel_init=init, name=f"layer{i}")(x))
+        init = nn.initializers.orthogonal(self.head_scale)
+        return nn.Dense(self.out, kernel_init=init, name="head")(x)
+
+
+def scale_head(params: dict, scale: jax.Array, shift: jax.Array) -> dict:
+    """Return the MLP whose output is ``scale · MLP(x) + shift``, by changing its head alone."""
+    head = params["params"]["head"]
+    head = {"kernel": head["kernel"] * scale, "bias": head["bias"] * scale + shift}
+    return {**params, "params": {**params["params"], "head": head}}

@@ -1,0 +1,141 @@
+"""Running statistics: of observations, of discounted returns (reward scale), of value targets.
+
+Each is changed once per update, between updates: inside one, all networks see the same numbers.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+EPSILON = 1e-8
+
+
+@struct.dataclass
+class Moments:
+    """Mean and variance of a stream, per dimension.
+
+    Attributes:
+        mean: shape (d,) or ().
+        var: population variance, same shape.
+        count: number of samples seen, shape (), float32.
+    """
+
+    mean: jax.Array
+    var: jax.Array
+    count: jax.Array
+
+    @classmethod
+    def create(cls, shape: tuple[int, ...]) -> Moments:
+        """One pretended sample of mean 0 and variance 1: no dimension ever has zero variance."""
+        return cls(jnp.zeros(shape), jnp.ones(shape), jnp.ones(()))
+
+    def std(self) -> jax.Array:
+        """√(var + ε)."""
+        return jnp.sqrt(self.var + EPSILON)
+
+    def merge(self, batch: jax.Array) -> Moments:
+        """Statistics of everything seen so far and ``batch``, shape (n, d) or (n,).
+
+        With δ = mean_batch - mean and N = count + n (Chan, Golub and LeVeque 1983):
+
+            mean' = mean + δ n/N,   var' = (count·var + n·var_batch + δ² count·n/N) / N
+        """
+        n = batch.shape[0]
+        mean, var = jnp.mean(batch, axis=0), jnp.var(batch, axis=0)
+        delta, total = mean - self.mean, self.count + n
+        spread = self.count * self.var + n * var + delta**2 * (self.count * n / total)
+        return Moments(self.mean + delta * (n / total), spread / total, total)
+
+    def normalize(self, x: jax.Array, clip: jax.Array | float) -> jax.Array:
+        """(x - mean)/std, clipped to ±clip; x of shape (..., d)."""
+        return jnp.clip((x - self.mean) / self.std(), -clip, clip)
+
+    def winsorize(self, x: jax.Array, clip: jax.Array | float) -> jax.Array:
+        """x with every dimension moved inside mean ± clip·std.
+
+        Merging winsorised samples lets one runaway state move the statistics by a bounded factor
+        per update instead of by its square. A NaN becomes the mean.
+        """
+        x = jnp.clip(x, self.mean - clip * self.std(), self.mean + clip * self.std())
+        return jnp.where(jnp.isnan(x), self.mean, x)
+
+
+@struct.dataclass
+class RewardScale:
+    """Scale of rewards: the standard deviation of the discounted return so far.
+
+        G_t = r_t + γ G_{t-1},     scale = std(G)
+
+    Attributes:
+        moments: of every G_t seen, shapes ().
+        accumulator: G of each environment's episode, shape (num_envs,).
+    """
+
+    moments: Moments
+    accumulator: jax.Array
+
+    @classmethod
+    def create(cls, num_envs: int) -> RewardScale:
+        """No return seen yet."""
+        return cls(Moments.create(()), jnp.zeros(num_envs))
+
+    def merge(self, rewards: jax.Array, done: jax.Array, gamma: jax.Array | float) -> RewardScale:
+        """Add rewards and end-of-episode flags, both (T, num_envs).
+
+        G is zeroed after the last reward of an episode has been counted, so that reward counts,
+        and nothing leaks into the next episode.
+        """
+
+        def step(accumulator, inputs):
+            reward, end = inputs
+            accumulator = reward + gamma * accumulator
+            return jnp.where(end, 0.0, accumulator), accumulator
+
+        accumulator, returns = jax.lax.scan(step, self.accumulator, (rewards, done), unroll=8)
+        return RewardScale(self.moments.merge(returns.reshape(-1)), accumulator)
+
+
+@struct.dataclass
+class TargetScale:
+    """Mean and standard deviation of value targets, exponentially forgotten.
+
+    A critic outputs (V - mean)/std. Where a policy's cost falls by orders of magnitude while it
+    learns, an average over all the past would stay at the scale of the first, worst policies;
+    forgetting follows. With its head corrected for every change of (mean, std) the function V
+    itself does not change (PopArt: van Hasselt et al. 2016, arXiv:1602.07714).
+
+    Attributes:
+        first: weighted sum of x, shape ().
+        second: weighted sum of x², shape ().
+        weight: sum of weights, in [0, 1): dividing by it removes the bias of the start.
+    """
+
+    first: jax.Array
+    second: jax.Array
+    weight: jax.Array
+
+    @classmethod
+    def create(cls) -> TargetScale:
+        """No target seen yet: mean 0, std 1."""
+        return cls(jnp.zeros(()), jnp.zeros(()), jnp.zeros(()))
+
+    def mean(self) -> jax.Array:
+        """Weighted mean; 0 before the first merge."""
+        return jnp.where(self.weight > 0, self.first / jnp.maximum(self.weight, EPSILON), 0.0)
+
+    def std(self) -> jax.Array:
+        """Weighted standard deviation, at least 1e-3 of the mean; 1 before the first merge."""
+        second = self.second / jnp.maximum(self.weight, EPSILON)
+        spread = jnp.sqrt(jnp.maximum(second - self.mean() ** 2, 0.0))
+        spread = jnp.maximum(spread, 1e-3 * jnp.abs(self.mean()) + EPSILON)
+        return jnp.where(self.weight > 0, spread, 1.0)
+
+    def merge(self, targets: jax.Array, rate: jax.Array | float) -> TargetScale:
+        """x̄ ← (1-rate) x̄ + rate · mean(x), and the same for x²; targets of any shape."""
+        return TargetScale(
+            (1 - rate) * self.first + rate * jnp.mean(targets),
+            (1 - rate) * self.second + rate * jnp.mean(targets**2),
+            (1 - rate) * self.weight + rate,
+        )

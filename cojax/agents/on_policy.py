@@ -1,0 +1,367 @@
+"""The on-policy engine: a rollout, its advantages, epochs of minibatches.
+
+PPO and A2C are this engine with a loss each. All of it is pure and works on one learner;
+``training`` batches it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+
+from cojax.agents import algorithm, returns
+from cojax.agents.algorithm import Algorithm, Clock, Episodes
+from cojax.agents.distributions import ActionBox, gaussian_log_prob
+from cojax.agents.networks import MLP, activation, scale_head
+from cojax.agents.normalization import Moments, RewardScale, TargetScale
+
+
+@struct.dataclass
+class OnPolicyState:
+    """Everything a learner carries from one update to the next (N = num_envs).
+
+    Attributes:
+        clock: counters, shared by a population.
+        key: typed PRNG key of this learner.
+        params: ``{"actor", "critic", "log_std"}``; log_std has shape (m,).
+        opt_state: the optimiser's.
+        observations: moments of the observations, frozen during an update.
+        rewards: scale of the rewards.
+        targets: mean and std of the critic's targets.
+        env_state: states of the N environments.
+        obs: current observations, shape (N, d).
+        episodes: returns in progress.
+        failed: whether a parameter has ever been non-finite, shape ().
+    """
+
+    clock: Clock
+    key: jax.Array
+    params: Any
+    opt_state: Any
+    observations: Moments
+    rewards: RewardScale
+    targets: TargetScale
+    env_state: Any
+    obs: jax.Array
+    episodes: Episodes
+    failed: jax.Array
+
+
+class Transition(NamedTuple):
+    """One rollout, arrays of shape (T, N, ...).
+
+    ``u`` is the unclipped action in units of the box and ``log_prob`` its log-density there;
+    ``final_obs`` is the observation after the step and before any reset.
+    """
+
+    obs: jax.Array
+    u: jax.Array
+    log_prob: jax.Array
+    reward: jax.Array
+    terminated: jax.Array
+    truncated: jax.Array
+    final_obs: jax.Array
+
+
+class Batch(NamedTuple):
+    """What a loss sees of B samples; observations are normalised, targets in critic units."""
+
+    obs: jax.Array  # (B, d)
+    u: jax.Array  # (B, m)
+    log_prob: jax.Array  # (B,)
+    advantage: jax.Array  # (B,)
+    target: jax.Array  # (B,)
+
+
+class Networks(NamedTuple):
+    """Actor: observation (..., d) to mean (..., m). Critic: (..., d) to value (..., 1)."""
+
+    actor: MLP
+    critic: MLP
+
+
+@dataclasses.dataclass(frozen=True)
+class GaussianPolicy:
+    """Deterministic policy of a Gaussian learner: its mean, clipped to the box per dimension.
+
+    Parameters: ``{"actor", "observations", "obs_clip", "box"}``, so that normaliser statistics
+    and bounds travel with the weights.
+    """
+
+    hidden: tuple[int, ...]
+    activation: str
+    num_actions: int
+    normalize: bool
+
+    def __call__(self, params: Any, obs: jax.Array, key: jax.Array) -> jax.Array:
+        """Map one observation (d,) to one action (m,); the key is not used."""
+        if self.normalize:
+            obs = params["observations"].normalize(obs, params["obs_clip"])
+        actor = MLP(self.hidden, self.num_actions, self.activation)
+        box = params["box"]
+        return box.clip(box.to_action(actor.apply(params["actor"], obs)))
+
+
+def networks(env: Any, env_params: Any, h: Any) -> Networks:
+    """Actor and critic for an environment's shapes."""
+    num_actions = env.action_space(env_params).shape[0]
+    return Networks(
+        MLP(h.hidden, num_actions, h.activation, 0.01), MLP(h.hidden, 1, h.activation, 1.0)
+    )
+
+
+def optimizer(h: Any) -> optax.GradientTransformation:
+    """Gradient clipped by its global norm, then Adam; the learning rate is applied outside."""
+    return optax.chain(
+        optax.clip_by_global_norm(h.max_grad_norm), optax.scale_by_adam(eps=h.adam_eps)
+    )
+
+
+def init(env: Any, key: jax.Array, env_params: Any, h: Any) -> OnPolicyState:
+    """First state of a learner; environment i is reset with ``fold_in(reset_key, i)``."""
+    key, reset_key, actor_key, critic_key = jax.random.split(key, 4)
+    obs, env_state = algorithm.reset_all(env, reset_key, env_params, h.num_envs)
+    obs = jnp.asarray(obs, jnp.float32)
+    actor, critic = networks(env, env_params, h)
+    params = {
+        "actor": actor.init(actor_key, obs[0]),
+        "critic": critic.init(critic_key, obs[0]),
+        "log_std": jnp.full((actor.out,), h.log_std_init, jnp.float32),
+    }
+    state = OnPolicyState(
+        clock=Clock.create(),
+        key=key,
+        params=params,
+        opt_state=optimizer(h).init(params),
+        observations=Moments.create(obs.shape[1:]).merge(obs),
+        rewards=RewardScale.create(h.num_envs),
+        targets=TargetScale.create(),
+        env_state=env_state,
+        obs=obs,
+        episodes=Episodes.create(h.num_envs),
+        failed=jnp.zeros((), bool),
+    )
+    return algorithm.strong(state)
+
+
+def normalize(state: OnPolicyState, obs: jax.Array, h: Any) -> jax.Array:
+    """Observations as the networks see them."""
+    return state.observations.normalize(obs, h.obs_clip) if h.normalize_observations else obs
+
+
+def collect(
+    env: Any, state: OnPolicyState, key: jax.Array, env_params: Any, h: Any
+) -> tuple[OnPolicyState, Transition, dict[str, jax.Array]]:
+    """Step the N environments T times with the current policy.
+
+    Returns the advanced state, the rollout, and sums over the episodes that ended in it.
+    """
+    actor, _ = networks(env, env_params, h)
+    box = ActionBox.of(env.action_space(env_params))
+    log_std = state.params["log_std"]
+    noise_key, step_key = jax.random.split(key)
+    shape = (h.num_steps, h.num_envs)
+    noise = jax.random.normal(noise_key, (*shape, actor.out))
+    step_env = jax.vmap(env.step, (0, 0, 0, None))
+
+    def step(carry, inputs):
+        env_state, obs, episodes, sums = carry
+        xi, keys = inputs
+        mean = actor.apply(state.params["actor"], normalize(state, obs, h))
+        u = mean + jnp.exp(log_std) * xi
+        action = box.clip(box.to_action(u))
+        next_obs, env_state, reward, terminated, truncated, info = step_env(
+            keys, env_state, action, env_params
+        )
+        episodes, ended = episodes.step(reward, terminated | truncated)
+        transition = Transition(
+            obs,
+            u,
+            gaussian_log_prob(u, mean, log_std),
+            reward,
+            terminated,
+            truncated,
+            info["final_observation"],
+        )
+        sums = jax.tree.map(jnp.add, sums, ended)
+        return (env_state, next_obs, episodes, sums), transition
+
+    zeros = {name: jnp.zeros(()) for name in ("episode_return", "episode_length", "episodes")}
+    carry, rollout = jax.lax.scan(
+        step,
+        (state.env_state, state.obs, state.episodes, zeros),
+        (noise, jax.random.split(step_key, shape)),
+    )
+    env_state, obs, episodes, sums = carry
+    return state.replace(env_state=env_state, obs=obs, episodes=episodes), rollout, sums
+
+
+def value(critic: MLP, state: OnPolicyState, obs: jax.Array) -> jax.Array:
+    """V(s) in reward units from normalised observations (..., d); shape (...)."""
+    out = critic.apply(state.params["critic"], obs)[..., 0]
+    return state.targets.mean() + state.targets.std() * out
+
+
+def prepare(
+    env: Any, state: OnPolicyState, rollout: Transition, env_params: Any, h: Any
+) -> tuple[OnPolicyState, Batch]:
+    """Turn a rollout into the batch of an update, and refresh the scales of values and rewards.
+
+    The value function is the same before and after: when its scale moves, the critic's head is
+    corrected. Observation statistics are merged later, by ``update``.
+    """
+    _, critic = networks(env, env_params, h)
+    gamma = algorithm.discount(env_params, h)
+    reward = rollout.reward * h.reward_scale
+    if h.normalize_rewards:
+        done = rollout.terminated | rollout.truncated
+        state = state.replace(rewards=state.rewards.merge(reward, done, gamma))
+        reward = reward / state.rewards.moments.std()
+    obs = normalize(state, rollout.obs, h)
+    values = value(critic, state, obs)
+    final_values = value(critic, state, normalize(state, rollout.final_obs, h))
+    advantages = returns.generalized_advantages(
+        reward,
+        values,
+        final_values,
+        rollout.terminated,
+        rollout.truncated,
+        gamma,
+        h.gae_lambda,
+    )
+    targets = advantages + values
+    if h.normalize_values:
+        state = _rescale(state, state.targets.merge(targets, h.value_rate))
+    batch = Batch(
+        obs,
+        rollout.u,
+        rollout.log_prob,
+        advantages,
+        (targets - state.targets.mean()) / state.targets.std(),
+    )
+    return state, jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch)
+
+
+def _rescale(state: OnPolicyState, targets: TargetScale) -> OnPolicyState:
+    """Move to new target statistics without changing the value function."""
+    old, std = state.targets, targets.std()
+    critic = scale_head(
+        state.params["critic"], old.std() / std, (old.mean() - targets.mean()) / std
+    )
+    return state.replace(params={**state.params, "critic": critic}, targets=targets)
+
+
+def permutation(key: jax.Array, n: int) -> jax.Array:
+    """Random permutation of 0..n-1 by one sort of one array.
+
+    The low bits hold the index and the high bits are random, so ties (rare while n < 2¹⁶) are
+    broken by index: close to uniform, and several times cheaper than ``jax.random.permutation``.
+    """
+    bits = max(n - 1, 1).bit_length()
+    mask = jnp.uint32((1 << bits) - 1)
+    words = jax.random.bits(key, (n,), jnp.uint32) & ~mask
+    return (jnp.sort(words | jnp.arange(n, dtype=jnp.uint32)) & mask).astype(jnp.int32)
+
+
+def optimize(
+    loss: Callable[..., Any], nets: Networks, state: OnPolicyState, batch: Batch, key: Any, h: Any
+) -> tuple[OnPolicyState, dict[str, jax.Array]]:
+    """Epochs of minibatch gradient steps: one permutation and one gather an epoch."""
+    size = h.num_envs * h.num_steps
+    rate = state.clock.anneal(h.learning_rate, h.final_lr_fraction)
+    optimizer_ = optimizer(h)
+
+    def minibatch_step(carry, minibatch):
+        params, opt_state = carry
+        (_, metrics), grads = jax.value_and_grad(loss, has_aux=True)(params, minibatch, nets, h)
+        updates, opt_state = optimizer_.update(grads, opt_state)
+        params = jax.tree.map(lambda p, u: p - rate * u, params, updates)
+        return (params, opt_state), metrics | {"grad_norm": algorithm.global_norm(grads)}
+
+    def epoch(carry, epoch_key):
+        order = permutation(epoch_key, size)
+        shuffled = jax.tree.map(
+            lambda x: x[order].reshape(h.num_minibatches, -1, *x.shape[1:]), batch
+        )
+        return jax.lax.scan(minibatch_step, carry, shuffled)
+
+    (params, opt_state), metrics = jax.lax.scan(
+        epoch, (state.params, state.opt_state), jax.random.split(key, h.update_epochs)
+    )
+    return state.replace(params=params, opt_state=opt_state), jax.tree.map(jnp.mean, metrics)
+
+
+def update(
+    loss: Callable[..., Any], env: Any, state: OnPolicyState, env_params: Any, h: Any
+) -> tuple[OnPolicyState, dict[str, jax.Array]]:
+    """One rollout of num_steps × num_envs and the gradient steps on it.
+
+    Statistics of observations stay as they were until the gradient steps are done: the policy's
+    ratio in the first epoch is exactly 1.
+    """
+    key, rollout_key, epoch_key = jax.random.split(state.key, 3)
+    state, rollout, sums = collect(env, state, rollout_key, env_params, h)
+    state, batch = prepare(env, state, rollout, env_params, h)
+    state, metrics = optimize(loss, networks(env, env_params, h), state, batch, epoch_key, h)
+    if h.normalize_observations:
+        flat = rollout.obs.reshape(-1, *rollout.obs.shape[2:])
+        seen = state.observations
+        state = state.replace(observations=seen.merge(seen.winsorize(flat, h.obs_clip)))
+    finite = jnp.isfinite(algorithm.global_norm(state.params))
+    state = state.replace(
+        key=key,
+        failed=state.failed | ~finite,
+        clock=state.clock.replace(update=state.clock.update + 1),
+    )
+    metrics = metrics | {
+        "reward": jnp.mean(rollout.reward),
+        "std": jnp.mean(jnp.exp(state.params["log_std"])),
+    }
+    return algorithm.strong(state), metrics | sums
+
+
+def policy_params(env: Any, state: OnPolicyState, env_params: Any, h: Any) -> dict[str, Any]:
+    """Parameters of ``GaussianPolicy``."""
+    return {
+        "actor": state.params["actor"],
+        "observations": state.observations,
+        "obs_clip": jnp.asarray(h.obs_clip),
+        "box": ActionBox.of(env.action_space(env_params)),
+    }
+
+
+def policy_apply(env: Any, env_params: Any, h: Any) -> GaussianPolicy:
+    """Return the static half of the policy."""
+    num_actions = env.action_space(env_params).shape[0]
+    return GaussianPolicy(h.hidden, h.activation, num_actions, h.normalize_observations)
+
+
+def check(h: Any) -> None:
+    """Raise ValueError unless the minibatches divide the rollout and the activation exists."""
+    size = h.num_envs * h.num_steps
+    if size % h.num_minibatches:
+        raise ValueError(
+            f"num_minibatches: {h.num_minibatches} does not divide num_envs × num_steps = {size}"
+        )
+    activation(h.activation)
+
+
+def make(name: str, hyperparameters: type, loss: Callable[..., Any]) -> Algorithm:
+    """Make an on-policy algorithm of ``loss(params, batch, networks, h) -> (loss, metrics)``."""
+    return Algorithm(
+        name=name,
+        hyperparameters=hyperparameters,
+        init=init,
+        update=partial(update, loss),
+        policy_params=policy_params,
+        policy_apply=policy_apply,
+        steps_per_update=lambda h: h.num_envs * h.num_steps,
+        check=check,
+    )

@@ -1,0 +1,50 @@
+"""Advantages and λ-returns that tell a terminal state from a time limit."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+
+def generalized_advantages(
+    rewards: jax.Array,
+    values: jax.Array,
+    final_values: jax.Array,
+    terminated: jax.Array,
+    truncated: jax.Array,
+    gamma: jax.Array | float,
+    gae_lambda: jax.Array | float,
+) -> jax.Array:
+    """Generalised advantage estimates of steps 0 ≤ t < T (Schulman et al. 2016, arXiv:1506.02438).
+
+        δ_t = r_t + γ (1 - terminated_t) V(s'_t) - V(s_t)
+        A_t = δ_t + γλ (1 - terminated_t)(1 - truncated_t) A_{t+1},      A_T = 0
+
+    A terminal state is worth 0; a time limit only ends the sum, and the state it cut at, s'_t,
+    keeps its value. A_t + V(s_t) is the λ-return.
+
+    Args:
+        rewards: r_t, shape (T, ...).
+        values: V(s_t), shape (T, ...).
+        final_values: V(s'_t) where s'_t is ``info["final_observation"]``, the state *before* any
+            reset; shape (T, ...).
+        terminated: flags of terminal states, shape (T, ...).
+        truncated: flags of time limits, shape (T, ...).
+        gamma: discount γ.
+        gae_lambda: trace decay λ.
+
+    Returns:
+        A_t, shape (T, ...).
+    """
+    delta = rewards + gamma * jnp.where(terminated, 0.0, final_values) - values
+    decay = gamma * gae_lambda * (1.0 - (terminated | truncated))
+
+    def backward(advantage, step):
+        delta_t, decay_t = step
+        advantage = delta_t + decay_t * advantage
+        return advantage, advantage
+
+    _, advantages = jax.lax.scan(
+        backward, jnp.zeros_like(delta[0]), (delta, decay), reverse=True, unroll=8
+    )
+    return advantages
