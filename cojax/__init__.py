@@ -1,0 +1,62 @@
+"""cojax: continuous-control benchmarks whose optimal policy and value are known.
+
+Names load what they need when they are first used, so that importing cojax, or asking the command
+line for help, does not wait for JAX.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_NAMES = {
+    "make": "cojax.envs",
+    "registered": "cojax.envs",
+    "stack": "cojax.envs",
+    "load_fixture": "cojax.fixtures",
+    "validate": "cojax.fixtures",
+    "rebuild": "cojax.quadratic",
+    "evaluate": "cojax.evaluation",
+    "train": "cojax.agents",
+}
+_MODULES = (
+    "agents",
+    "envs",
+    "evaluation",
+    "families",
+    "fixtures",
+    "oracle",
+    "quadratic",
+    "streams",
+)
+
+__all__ = ["__version__", *_NAMES, *_MODULES]
+
+if TYPE_CHECKING:
+    from cojax import agents, envs, evaluation, families, fixtures, oracle, quadratic, streams
+    from cojax.agents import train
+    from cojax.envs import make, registered, stack
+    from cojax.evaluation import evaluate
+    from cojax.fixtures import load_fixture, validate
+    from cojax.quadratic import rebuild
+
+
+def __getattr__(name: str) -> Any:
+    if name in _NAMES:
+        value = getattr(importlib.import_module(_NAMES[name]), name)
+        globals()[name] = value
+        return value
+    if name in _MODULES:
+        return importlib.import_module(f"cojax.{name}")
+    raise AttributeError(f"module 'cojax' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+if "gymnax" in sys.modules:
+    importlib.import_module("cojax.envs")

@@ -1,0 +1,104 @@
+"""Common random numbers for any gymnax environment."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from gymnax.environments import environment
+
+from cojax import streams
+from cojax.envs.environment import autoreset
+
+
+@struct.dataclass
+class StreamState(environment.EnvState):
+    """The state of the environment, and where in its stream it is."""
+
+    time: jax.Array
+    env: Any
+    stream: jax.Array  # key of (root, instance)
+    episode: jax.Array  # () int32
+
+
+class CommonStreams(environment.Environment):
+    """A wrapper under which s_0 and w depend on (root, instance, episode, step) alone.
+
+    ``reset`` takes the instance's key, ``cojax.streams.stream_key(root, instance)``; from then on
+    the keys given to ``step`` are ignored. Whatever learns, and however many environments run
+    side by side, instance i meets the same initial states and the same noise.
+
+        env = CommonStreams(env)
+        obs, state = jax.vmap(env.reset, (0, None))(cojax.streams.stream_keys(root, 64), params)
+    """
+
+    def __init__(self, env: environment.Environment):
+        super().__init__()
+        self.env = env
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self.env == other.env  # pyright: ignore
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.env))
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "env":  # while unpickling or copying
+            raise AttributeError(name)
+        return getattr(self.env, name)
+
+    @property
+    def default_params(self):
+        """The params of the wrapped environment."""
+        return self.env.default_params
+
+    def reset(self, key, params=None):
+        """Start episode 0 of the instance whose stream key this is."""
+        streams.require_threefry(key)
+        return _reset(self, key, self.default_params if params is None else params)
+
+    def step(self, key, state, action, params=None):
+        """One transition; ``key`` is ignored."""
+        del key
+        return _step(self, state, action, self.default_params if params is None else params)
+
+    def action_space(self, params=None):
+        """That of the wrapped environment."""
+        return self.env.action_space(self.default_params if params is None else params)
+
+    def observation_space(self, params=None):
+        """That of the wrapped environment."""
+        return self.env.observation_space(self.default_params if params is None else params)
+
+    def state_space(self, params=None):
+        """That of the wrapped environment; the stream is not part of it."""
+        return self.env.state_space(self.default_params if params is None else params)
+
+
+@partial(jax.jit, static_argnames=("wrapper",))
+def _reset(wrapper: CommonStreams, key: jax.Array, params: Any) -> tuple:
+    first = streams.initial_key(streams.episode_key(key, 0))
+    obs, inner = wrapper.env.reset_env(first, params)
+    return obs, StreamState(
+        time=inner.time, env=inner, stream=key, episode=jnp.zeros((), jnp.int32)
+    )
+
+
+@partial(jax.jit, static_argnames=("wrapper",))
+def _step(wrapper: CommonStreams, state: StreamState, action: Any, params: Any) -> tuple:
+    now = streams.episode_key(state.stream, state.episode)
+    following = streams.episode_key(state.stream, state.episode + 1)
+    obs, inner, reward, terminated, truncated, info = autoreset(
+        wrapper.env,
+        streams.noise_key(now, state.env.time),
+        streams.initial_key(following),
+        state.env,
+        action,
+        params,
+    )
+    episode = state.episode + (terminated | truncated).astype(jnp.int32)
+    state = StreamState(time=inner.time, env=inner, stream=state.stream, episode=episode)
+    return obs, state, reward, terminated, truncated, info

@@ -1,0 +1,203 @@
+"""The environment: one stateless gymnax class for every system.
+
+    reward = -c(s, a),  s' = f(s) + G(s) a + w,  observation = state
+
+The system, the initial law, the action bound and the horizon are leaves of the params, so one
+compilation serves every system of one shape.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from gymnax.environments import environment, spaces
+
+from cojax import system as systems
+from cojax.initial import InitialLaw
+from cojax.system import System
+
+TERMINAL_VALUES = ("none", "optimal")
+
+
+@struct.dataclass
+class EnvState(environment.EnvState):
+    """The state of an episode."""
+
+    time: jax.Array  # () int32, steps taken
+    s: jax.Array  # (d,)
+
+
+@struct.dataclass(kw_only=True)
+class EnvParams(environment.EnvParams):
+    """One problem: a system, where it starts, and how an episode ends. Every field but the last
+    two is a leaf, and may differ between the members of a stacked batch.
+    """
+
+    max_steps_in_episode: jax.Array  # () int32, the horizon T
+    system: System
+    initial_state: InitialLaw
+    action_limit: jax.Array  # (m,): the box [-limit, limit]
+    divergence_radius: jax.Array  # (): sqrt(V*(s) - b) beyond it ends the episode
+    clip_actions: bool = struct.field(pytree_node=False, default=True)
+    terminal_value: Literal["none", "optimal"] = struct.field(pytree_node=False, default="none")
+
+    @property
+    def discount(self) -> jax.Array:
+        """The system's γ, which the problem is posed with."""
+        return self.system.gamma
+
+
+class ConverseEnv(environment.Environment[EnvState, EnvParams]):
+    """A system on the gymnax 1.0 contract.
+
+    ``step`` returns obs, state, reward, terminated, truncated, info, and resets by itself;
+    ``info["final_observation"]`` holds the observation before the reset.
+
+    The divergence guard ends an episode whose state leaves sqrt(V*(s') - b) <= divergence_radius
+    or is not finite: ``terminated`` and ``info["diverged"]`` are set and -γ V*(s') is added to
+    the reward, as if the oracle took over, so that V* stays the optimal value.
+
+    With ``terminal_value="none"`` (the paper) the time limit sets ``truncated`` alone. With
+    ``"optimal"`` it is the end of a finite-horizon problem with terminal cost V*: it sets
+    ``terminated`` and -γ V*(s_T) is added to the reward; the optimal value is V* at every T.
+    """
+
+    _supports_transition_gradients = True
+
+    def __init__(self, params: EnvParams | None = None):
+        super().__init__()
+        self._params = params
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self._gradients == other._gradients  # pyright: ignore
+
+    def __hash__(self) -> int:
+        return hash((type(self), self._gradients))
+
+    @property
+    def _gradients(self) -> bool:
+        return self.transition_gradients_enabled
+
+    @property
+    def default_params(self) -> EnvParams:
+        """The params the environment was made with."""
+        if self._params is None:
+            raise ValueError("params: expected EnvParams; this environment was made without any")
+        return self._params
+
+    def step(self, key, state, action, params=None):
+        """One transition, with a fresh initial state where the episode ends."""
+        return _step(self, key, state, action, self.default_params if params is None else params)
+
+    def reset(self, key, params=None):
+        """Draw s_0: observation (d,) and state."""
+        return _reset(self, key, self.default_params if params is None else params)
+
+    def step_env(self, key, state, action, params):
+        """One transition without the reset."""
+        system = params.system
+        action = jnp.asarray(action, system.gamma.dtype)
+        if action.shape != (system.action_dim,):
+            raise ValueError(
+                f"action: expected shape ({system.action_dim},), got {action.shape}; "
+                "vmap the step for a batch"
+            )
+        if params.clip_actions:
+            action = jnp.clip(action, -params.action_limit, params.action_limit)
+        s = systems.step(system, state.s, action, key)
+        next_state = EnvState(time=state.time + 1, s=s)
+        value = system.value(s)
+        diverged = self.is_terminated(next_state, params)
+        terminated = diverged
+        if params.terminal_value == "optimal":
+            terminated = diverged | (next_state.time >= params.max_steps_in_episode)
+        reward = -system.stage_cost(state.s, action)
+        reward = reward - jnp.where(terminated, system.gamma * value, 0.0)
+        obs, next_state = self._apply_transition_gradient_policy(s, next_state)
+        discount = 1.0 - terminated.astype(reward.dtype)
+        return obs, next_state, reward, terminated, {"discount": discount, "diverged": diverged}
+
+    def reset_env(self, key, params):
+        """Draw s_0 from the initial law."""
+        s = params.initial_state.sample(key)
+        return s, EnvState(time=jnp.zeros((), jnp.int32), s=s)
+
+    def observe(self, key, state, action, params):
+        """The state itself."""
+        return state.s
+
+    def get_obs(self, state, params=None, key=None):
+        """The state itself."""
+        return state.s
+
+    def is_terminated(self, state, params):
+        """Whether the state is outside the divergence guard, or not finite."""
+        excess = params.system.value(state.s) - params.system.offset
+        return ~(excess <= params.divergence_radius**2)
+
+    def is_truncated(self, state, params):
+        """Whether the time limit is reached, where it is a limit and not part of the problem."""
+        if params.terminal_value == "optimal":
+            return jnp.zeros((), bool)
+        return state.time >= params.max_steps_in_episode
+
+    def action_space(self, params: EnvParams | None = None) -> spaces.Box:
+        """Box [-limit, limit]^m; a system without a bound has a finite box that is not enforced."""
+        params = self.default_params if params is None else params
+        limit = params.action_limit
+        return spaces.Box(-limit, limit, limit.shape, limit.dtype)  # pyright: ignore
+
+    def observation_space(self, params: EnvParams | None = None) -> spaces.Box:
+        """Finite box around the divergence guard, shape (d,)."""
+        params = self.default_params if params is None else params
+        high = params.system.state_bound(params.divergence_radius)
+        return spaces.Box(-high, high, high.shape, high.dtype)  # pyright: ignore
+
+    def state_space(self, params: EnvParams | None = None) -> spaces.Dict:
+        """Time and s."""
+        params = self.default_params if params is None else params
+        time = spaces.Box(0, params.max_steps_in_episode, (), jnp.int32)  # pyright: ignore
+        return spaces.Dict({"time": time, "s": self.observation_space(params)})
+
+    @property
+    def num_actions(self) -> int:
+        """m, the dimension of the action."""
+        return self.default_params.system.action_dim
+
+
+@partial(jax.jit, static_argnames=("env",))
+def _reset(env: Any, key: jax.Array, params: Any) -> tuple[jax.Array, Any]:
+    return env.reset_env(key, params)
+
+
+@partial(jax.jit, static_argnames=("env",))
+def _step(env: Any, key: jax.Array, state: Any, action: jax.Array, params: Any) -> tuple:
+    key_step, key_reset = jax.random.split(key)
+    return autoreset(env, key_step, key_reset, state, action, params)
+
+
+def autoreset(env: Any, key_step, key_reset, state, action, params) -> tuple:
+    """One ``step_env`` and, where the episode ended, a fresh ``reset_env``, as gymnax does it.
+
+    Returns obs, state, reward, terminated, truncated, info with ``final_observation``.
+    """
+    obs_step, state_step, reward, terminated, info = env.step_env(key_step, state, action, params)
+    truncated = env.is_truncated(state_step, params)
+    done = terminated | truncated
+    obs_reset, state_reset = env.reset_env(key_reset, params)
+    obs, state = jax.tree.map(
+        lambda fresh, old: jnp.where(done, fresh, old),
+        (obs_reset, state_reset),
+        (obs_step, state_step),
+    )
+    info = {
+        **info,
+        "terminated": terminated,
+        "truncated": truncated,
+        "final_observation": obs_step,
+    }
+    return obs, state, reward, terminated, truncated, info

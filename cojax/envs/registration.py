@@ -1,0 +1,141 @@
+"""Making environments by name, here and through gymnax."""
+
+from __future__ import annotations
+
+import inspect
+from functools import partial
+from typing import Any
+
+import gymnax
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from cojax import inputs
+from cojax.envs.environment import TERMINAL_VALUES, ConverseEnv, EnvParams
+from cojax.families import FAMILIES
+from cojax.initial import InitialLaw
+from cojax.system import System
+
+HORIZONS = {"ConverseArm": 512, "NVDEx": 700}  # the paper's
+ENV_IDS = {f"{family}-v0": family for family in FAMILIES}
+ENV_OPTIONS = (
+    "initial_state",
+    "max_steps_in_episode",
+    "action_limit",
+    "terminal_value",
+    "divergence_radius",
+)
+
+
+def env_params(
+    system: System,
+    initial_state: InitialLaw,
+    *,
+    max_steps_in_episode: int = 512,
+    action_limit: Any = 2.0,
+    terminal_value: str = "none",
+    divergence_radius: float | None = None,
+) -> EnvParams:
+    """Params of an environment from a system.
+
+    Args:
+        system: a certified system.
+        initial_state: the law of s_0.
+        max_steps_in_episode: the horizon T, >= 1.
+        action_limit: the box [-limit, limit], a number or one for each action; None for no bound
+            (the action space is then a box of four times the largest optimal action met on draws
+            of the initial law, and not enforced).
+        terminal_value: "none" (the paper's time limit) or "optimal": see :class:`ConverseEnv`.
+        divergence_radius: of the guard, in the norm sqrt(V*(s) - b); by default 10⁴ times the
+            root mean square of that norm over the initial law.
+
+    Raises ValueError, one line, for anything unusable.
+    """
+    dtype = system.gamma.dtype
+    horizon = inputs.whole("max_steps_in_episode", max_steps_in_episode, 1)
+    inputs.one_of("terminal_value", terminal_value, TERMINAL_VALUES)
+    if action_limit is None or divergence_radius is None:
+        rms, largest = _scales(system, initial_state)
+    if action_limit is None:
+        limit = np.full(system.action_dim, 4.0 * max(float(largest), 1e-6))
+    else:
+        limit = inputs.vector("action_limit", action_limit, system.action_dim)
+        if (limit <= 0.0).any():
+            raise ValueError(f"action_limit: expected numbers > 0, got {limit.min():g}")
+    if divergence_radius is None:
+        divergence_radius = 1e4 * float(rms)
+    divergence_radius = inputs.number("divergence_radius", divergence_radius, 0.0, low_open=True)
+    return EnvParams(
+        max_steps_in_episode=jnp.asarray(horizon, jnp.int32),
+        system=system,
+        initial_state=initial_state,
+        action_limit=jnp.asarray(limit, dtype),
+        divergence_radius=jnp.asarray(divergence_radius, dtype),
+        clip_actions=action_limit is not None,
+        terminal_value=terminal_value,  # pyright: ignore[reportArgumentType]
+    )
+
+
+@jax.jit
+def _scales(system: System, law: InitialLaw) -> tuple[jax.Array, jax.Array]:
+    """Over 1,024 fixed draws of s_0: rms of sqrt(V* - b), and the largest |a*_i|."""
+    keys = jax.random.split(jax.random.key(0, impl="threefry2x32"), 1024)
+    s = jax.vmap(law.sample)(keys)
+    excess = jax.vmap(system.value)(s) - system.offset
+    actions = jax.vmap(lambda x: system.optimum(x).action)(s)
+    floor = jnp.maximum(system.offset, jnp.finfo(excess.dtype).tiny)
+    return jnp.sqrt(jnp.maximum(jnp.mean(excess), floor)), jnp.abs(actions).max()
+
+
+def make(name: str, **options: Any) -> tuple[ConverseEnv, EnvParams]:
+    """Make an environment: ``env, params = cojax.make("ConverseArm-v0", n=4, p=0.8, seed=7)``.
+
+    Args:
+        name: "ConverseArm-v0", "NVDEx-v0", or the name or path of a fixture.
+        options: the arguments of the family's ``build`` (not for a fixture) and those of
+            :func:`env_params`.
+
+    Raises ValueError, one line, for an unknown name or option, suggesting the nearest.
+    """
+    if name in ENV_IDS:
+        params = _make_family(ENV_IDS[name], options)
+    else:
+        from cojax.fixtures import load_fixture  # fixtures import envs: not while loading
+
+        for option in options:
+            inputs.one_of(f"make({name!r})", option, ENV_OPTIONS)
+        params = load_fixture(name).make_params(**options)
+    return ConverseEnv(params), params
+
+
+def _make_family(family: str, options: dict[str, Any]) -> EnvParams:
+    geometry_type = FAMILIES[family]
+    build_options = set(inspect.signature(geometry_type.build).parameters)
+    for option in options:
+        inputs.one_of(f"make({family + '-v0'!r})", option, [*build_options, *ENV_OPTIONS])
+    system = geometry_type.build(**{k: v for k, v in options.items() if k in build_options})
+    rest = {k: v for k, v in options.items() if k in ENV_OPTIONS}
+    law = rest.pop("initial_state", None)
+    if law is None:
+        law = system.geometry.initial_law(system.gamma.dtype)  # pyright: ignore
+    rest.setdefault("max_steps_in_episode", HORIZONS[family])
+    return env_params(system, law, **rest)
+
+
+def registered() -> list[str]:
+    """Every name that :func:`make` knows: environments, then shipped fixtures."""
+    from cojax.fixtures import shipped
+
+    return [*ENV_IDS, *shipped()]
+
+
+def register_with_gymnax() -> None:
+    """Make ``gymnax.make("ConverseArm-v0", n=4, …)`` work; done when ``cojax.envs`` is imported."""
+    for env_id in ENV_IDS:
+        if env_id not in gymnax.registered_envs:
+            gymnax.register(env_id, partial(_factory, env_id))
+
+
+def _factory(env_id: str, **options: Any) -> ConverseEnv:
+    return make(env_id, **options)[0]

@@ -1,0 +1,149 @@
+"""ConverseArm: a serial n-link planar arm with revolute joints (paper, Section VI-B).
+
+    s = [θ_1, ω_1, …, θ_n, ω_n],  a = joint torques,  g(s)[2i, i] = cos θ_i
+    S_p(s) = Π_i G(ω_i, ω_{i+1}; β_i) · Π_i G(θ_i, ω_i; α_i)
+    α_i = α0 p tanh(κ1 θ_i ω_i) + g0 p sin θ_i,   β_i = β0 p tanh(κ2 (θ_{i+1} - θ_i))
+
+The joint rotations act first; the couplings act from base to tip.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from cojax import inputs, quadratic
+from cojax.initial import InitialLaw, Uniform
+from cojax.linalg import rotate, rotate_chain
+from cojax.noise import scatter
+
+
+@struct.dataclass
+class ConverseArm(quadratic.Geometry):
+    """Geometry of the arm. Angles in radians, velocities in radians a step."""
+
+    alpha0: Any = 0.125  # gain of the velocity coupling α_i
+    beta0: Any = 0.1  # gain of the coupling between neighbours
+    kappa1: Any = 1.0
+    kappa2: Any = 1.0
+    g0: Any = 0.8  # gravity-like bias
+    n: int = struct.field(pytree_node=False, default=4)
+
+    family: ClassVar[str] = "ConverseArm"
+    dimensions: ClassVar[tuple[str, ...]] = ("n",)
+    constant_input: ClassVar[bool] = False
+    one_row_each: ClassVar[bool] = True
+
+    @property
+    def state_dim(self) -> int:
+        """2n."""
+        return 2 * self.n
+
+    @property
+    def action_dim(self) -> int:
+        """n."""
+        return self.n
+
+    def actuate(self, s, a):
+        """g(s) a: cos θ_i a_i on the velocity rows."""
+        return scatter(jnp.cos(s[0::2]) * a, tuple(range(1, 2 * self.n, 2)), 2 * self.n)
+
+    def actuate_transpose(self, s, v):
+        """g(s)ᵀ v: cos θ_i v_{ω_i}."""
+        return jnp.cos(s[0::2]) * v[1::2]
+
+    def rotate(self, s, x, p):
+        """S_p(s) x in O(n)."""
+        theta, omega = s[0::2], s[1::2]
+        alpha = self.alpha0 * p * jnp.tanh(self.kappa1 * theta * omega)
+        alpha = alpha + self.g0 * p * jnp.sin(theta)
+        beta = self.beta0 * p * jnp.tanh(self.kappa2 * (theta[1:] - theta[:-1]))
+        x_theta, x_omega = rotate(x[0::2], x[1::2], alpha)
+        return jnp.stack([x_theta, rotate_chain(x_omega, beta)], axis=-1).reshape(-1)
+
+    def input_norm(self) -> float:
+        """sup |cos θ| = 1."""
+        return 1.0
+
+    def noise_order(self) -> tuple[int, ...]:
+        """Velocities, then angles."""
+        return (*range(1, 2 * self.n, 2), *range(0, 2 * self.n, 2))
+
+    @classmethod
+    def build(
+        cls,
+        n: int = 4,
+        p: float = 0.8,
+        *,
+        P: Any = None,
+        Q: Any = None,
+        R: Any = 10.0,
+        gamma: float = 0.99,
+        Sigma: Any = None,
+        alpha0: float = 0.125,
+        beta0: float = 0.1,
+        kappa1: float = 1.0,
+        kappa2: float = 1.0,
+        g0: float = 0.8,
+        seed: int = 7,
+        parameterization: quadratic.Parameterization = "metric",
+        dtype: Any = None,
+    ) -> quadratic.QuadraticGaussian:
+        """Build an arm of n joints; what is not given is as the authors have it.
+
+        Args:
+            n: number of joints, >= 1.
+            p: control strength in (0, 1].
+            P: value matrix, by default the authors' random one of ``seed``.
+            Q: state cost, by default 0.03 P.
+            R: control cost, by default 10 I.
+            gamma: discount in (0, 1).
+            Sigma: noise covariance, by default diag(0, 1e-6, …): velocities only.
+            alpha0, beta0, kappa1, kappa2, g0: rotation gains of the equations above.
+            seed: of the authors' P; unused where P is given.
+            parameterization: "metric" (MN, the paper's) or "sqrt" (SR).
+            dtype: float32 or float64; by default what JAX computes in.
+
+        Raises ValueError, one line, for anything unusable.
+        """
+        n = inputs.whole("n", n, 1)
+        P = authors_P(n, seed) if P is None else inputs.symmetric("P", P, 2 * n)
+        knobs = {"alpha0": alpha0, "beta0": beta0, "kappa1": kappa1, "kappa2": kappa2, "g0": g0}
+        knobs = {name: inputs.number(name, value) for name, value in knobs.items()}
+        return quadratic.build(
+            cls(n=n, **knobs),
+            P=P,
+            Q=0.03 * P if Q is None else Q,
+            R=R,
+            gamma=gamma,
+            p=p,
+            Sigma=np.tile([0.0, 1e-6], n) if Sigma is None else Sigma,
+            parameterization=parameterization,
+            dtype=dtype,
+        )
+
+    def initial_law(self, dtype: Any = None) -> InitialLaw:
+        """The authors' law: θ ~ U(-2.8, 2.8), ω ~ U(-1.2, 1.2)."""
+        high = jnp.asarray(np.tile([2.8, 1.2], self.n), dtype)
+        return Uniform(low=-high, high=high)
+
+
+def authors_P(n: int, seed: int) -> np.ndarray:
+    """The authors' random value matrix P = BᵀB + 1e-6 I, B banded, float64, shape (2n, 2n).
+
+    B has diagonal 1 + 0.5 U, first off-diagonals 0.15 U and second 0.05 U (both sides alike),
+    U ~ U(0, 1) drawn row by row from ``numpy.random.default_rng(seed)``.
+    """
+    d = 2 * inputs.whole("n", n, 1)
+    rng = np.random.default_rng(inputs.whole("seed", seed, 0))
+    B = np.zeros((d, d))
+    for i in range(d):
+        for offset, scale in ((0, 0.5), (1, 0.15), (2, 0.05)):
+            if i + offset < d:
+                B[i, i + offset] = B[i + offset, i] = scale * rng.uniform() + (offset == 0)
+    P = B.T @ B + 1e-6 * np.eye(d)
+    return 0.5 * (P + P.T)

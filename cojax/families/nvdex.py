@@ -1,0 +1,222 @@
+"""NVDEx: nonholonomic vehicles with dynamic extension (paper, Section VI-C).
+
+Each of K modules has s_i = [x, y, φ, v⁽⁰⁾ … v⁽ʳᵛ⁻¹⁾, ω⁽⁰⁾ … ω⁽ʳʷ⁻¹⁾] and two accelerations, which enter
+at the top of the chains: G = τ there, 0 elsewhere. S_ν(s) applies, module by module and in this
+order, G(x, y; φ), G(v⁽⁰⁾, ω⁽⁰⁾; α tanh(κ v⁽⁰⁾ω⁽⁰⁾)), then G(x, v⁽⁰⁾; ·) and G(y, ω⁽⁰⁾; ·) by
+α_xy tanh(κ φ). The angles are those of s; the rotations act on (P - Q)^{1/2} s.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from cojax import inputs, linalg, quadratic
+from cojax.initial import InitialLaw, Ring
+from cojax.linalg import rotate
+
+
+class Preset(NamedTuple):
+    """One of the authors' four difficulty settings; the sigmas are variances."""
+
+    p: float
+    alpha: float
+    kappa: float
+    sigma_pose: float
+    sigma_v: float
+    sigma_w: float
+    rho_target: float
+
+
+PRESETS = {
+    "easy": Preset(0.5, 0.04, 0.20, 0.0, 1e-4, 3e-5, 1.001),
+    "medium": Preset(0.8, 0.06, 0.23, 0.0, 2e-4, 1e-5, 1.002),
+    "hard": Preset(1.0, 0.07, 0.27, 1e-12, 3e-4, 2e-5, 1.004),
+    "insane": Preset(1.0, 0.08, 0.30, 1e-6, 5e-4, 5e-5, 1.005),
+}
+
+
+@struct.dataclass
+class NVDEx(quadratic.Geometry):
+    """Geometry of K vehicle modules. Positions in metres, angles in radians, τ in seconds."""
+
+    alpha: Any = 0.04  # gain of the coupling between the velocities
+    kappa: Any = 0.2
+    alpha_xy: Any = 0.3  # gain of the cross-coupling of pose and velocity; 0 turns it off
+    tau: Any = 0.1  # sampling step
+    K: int = struct.field(pytree_node=False, default=1)
+    r_v: int = struct.field(pytree_node=False, default=1)
+    r_omega: int = struct.field(pytree_node=False, default=1)
+
+    family: ClassVar[str] = "NVDEx"
+    dimensions: ClassVar[tuple[str, ...]] = ("K", "r_v", "r_omega")
+    constant_input: ClassVar[bool] = True
+    one_row_each: ClassVar[bool] = True
+
+    @property
+    def module_dim(self) -> int:
+        """3 + r_v + r_ω."""
+        return 3 + self.r_v + self.r_omega
+
+    @property
+    def state_dim(self) -> int:
+        """K (3 + r_v + r_ω)."""
+        return self.K * self.module_dim
+
+    @property
+    def action_dim(self) -> int:
+        """2K."""
+        return 2 * self.K
+
+    def actuate(self, s, a):
+        """G a: τ a on the tops of the chains."""
+        a = self.tau * a.reshape(self.K, 2)
+        zero = jnp.zeros((self.K, 1), a.dtype)
+        columns = [zero] * self.module_dim
+        columns[2 + self.r_v], columns[-1] = a[:, :1], a[:, 1:]
+        return jnp.concatenate(columns, axis=1).reshape(-1)
+
+    def actuate_transpose(self, s, v):
+        """Gᵀ v: τ times the tops of the chains."""
+        v = v.reshape(self.K, self.module_dim)
+        return self.tau * jnp.stack([v[:, 2 + self.r_v], v[:, -1]], axis=1).reshape(-1)
+
+    def rotate(self, s, x, p):
+        """S_ν(s) x, three planar rotations and one pair a module."""
+        s, x = s.reshape(self.K, -1), x.reshape(self.K, -1)
+        phi, v0, w0 = s[:, 2], s[:, 3], s[:, 3 + self.r_v]
+        parts = [x[:, i] for i in range(self.module_dim)]
+        v, w = 3, 3 + self.r_v
+        parts[0], parts[1] = rotate(parts[0], parts[1], phi)
+        parts[v], parts[w] = rotate(parts[v], parts[w], self.alpha * jnp.tanh(self.kappa * v0 * w0))
+        cross = self.alpha_xy * jnp.tanh(self.kappa * phi)
+        parts[0], parts[v] = rotate(parts[0], parts[v], cross)
+        parts[1], parts[w] = rotate(parts[1], parts[w], cross)
+        return jnp.stack(parts, axis=1).reshape(-1)
+
+    def input_norm(self) -> float:
+        """|G|₂ = τ."""
+        return abs(float(self.tau))
+
+    def noise_order(self) -> tuple[int, ...]:
+        """The chains of every module, then the poses."""
+        rows = np.arange(self.state_dim).reshape(self.K, -1)
+        return tuple(int(i) for i in np.concatenate([rows[:, 3:].ravel(), rows[:, :3].ravel()]))
+
+    @classmethod
+    def build(
+        cls,
+        K: int = 1,
+        p: float | None = None,
+        *,
+        preset: str = "easy",
+        r_v: int = 1,
+        r_omega: int = 1,
+        tau: float = 0.1,
+        P: Any = None,
+        Q: Any = None,
+        R: Any = 0.4,
+        gamma: float = 0.99,
+        Sigma: Any = None,
+        alpha: float | None = None,
+        kappa: float | None = None,
+        alpha_xy: float = 0.3,
+        rho_target: float | None = None,
+        parameterization: quadratic.Parameterization = "metric",
+        dtype: Any = None,
+    ) -> quadratic.QuadraticGaussian:
+        """Build K vehicle modules; what is not given comes from one of the authors' presets.
+
+        With a spectral radius ``rho_target`` (the preset's, unless Q is given) R is scaled by 0.6
+        until ϱ_base = ϱ(H^{-1/2}P^{1/2}) > 1.01 ϱ_target, and Q = βP with
+        β = 1 - (ϱ_target/ϱ_base)², so that the drift at the origin has exactly that radius.
+
+        Args:
+            K: modules, >= 1.
+            p: control strength in (0, 1].
+            preset: "easy", "medium", "hard" or "insane".
+            r_v, r_omega: depths of the velocity chains, >= 1.
+            tau: sampling step, > 0.
+            P: value matrix, by default weights 2 on poses and 1 on velocities.
+            Q: state cost; given, R is taken as it is and ``rho_target`` must be absent.
+            R: control cost, before scaling where ``rho_target`` applies.
+            gamma: discount in (0, 1).
+            Sigma: noise covariance; by default the preset's variances.
+            alpha, kappa, alpha_xy: rotation gains of the equations above.
+            rho_target: spectral radius of the uncontrolled system at the origin.
+            parameterization: "metric" (MN, the paper's) or "sqrt" (SR).
+            dtype: float32 or float64; by default what JAX computes in.
+
+        Raises ValueError, one line, for anything unusable.
+        """
+        K, r_v = inputs.whole("K", K, 1), inputs.whole("r_v", r_v, 1)
+        r_omega = inputs.whole("r_omega", r_omega, 1)
+        tau = inputs.number("tau", tau, 0.0, low_open=True)
+        defaults = PRESETS[inputs.one_of("preset", preset, PRESETS)]
+        knobs = {
+            "alpha": defaults.alpha if alpha is None else alpha,
+            "kappa": defaults.kappa if kappa is None else kappa,
+            "alpha_xy": alpha_xy,
+        }
+        knobs = {name: inputs.number(name, value) for name, value in knobs.items()}
+        geometry = cls(K=K, r_v=r_v, r_omega=r_omega, tau=tau, **knobs)
+        p = inputs.number("p", defaults.p if p is None else p, 0.0, 1.0, low_open=True)
+        gamma = inputs.number("gamma", gamma, 0.0, 1.0, low_open=True, high_open=True)
+        if P is None:
+            P = np.tile(np.r_[[2.0] * 3, [1.0] * (r_v + r_omega)], K)
+        if Sigma is None:
+            sigma_v, sigma_w = [defaults.sigma_v] * r_v, [defaults.sigma_w] * r_omega
+            Sigma = np.tile(np.r_[[defaults.sigma_pose] * 3, sigma_v, sigma_w], K)
+        if Q is not None and rho_target is not None:
+            raise ValueError("rho_target: expected none where Q is given, since it chooses Q")
+        if Q is None:
+            target = defaults.rho_target if rho_target is None else rho_target
+            target = inputs.number("rho_target", target, 0.0, low_open=True)
+            P = inputs.positive_definite("P", P, geometry.state_dim)
+            R = inputs.positive_definite("R", R, geometry.action_dim)
+            R, beta = tune_spectral_radius(geometry, P, R, gamma, p, target)
+            Q = beta * P
+        return quadratic.build(
+            geometry,
+            P=P,
+            Q=Q,
+            R=R,
+            gamma=gamma,
+            p=p,
+            Sigma=Sigma,
+            parameterization=parameterization,
+            dtype=dtype,
+        )
+
+    def initial_law(self, dtype: Any = None) -> InitialLaw:
+        """The authors' law: ring of radius 0.12 (0.6 + 0.4 U), φ ~ N(0, 0.06²), v, ω ~ N(0, 0.05²)."""
+        return Ring(
+            radius=jnp.asarray(0.12, dtype),
+            inner=jnp.asarray(0.6, dtype),
+            heading_std=jnp.asarray(0.06, dtype),
+            velocity_std=jnp.asarray(0.05, dtype),
+            modules=self.K,
+            r_v=self.r_v,
+            r_omega=self.r_omega,
+        )
+
+
+def tune_spectral_radius(
+    geometry: NVDEx, P: np.ndarray, R: np.ndarray, gamma: float, p: float, target: float
+) -> tuple[np.ndarray, float]:
+    """R scaled and β = 1 - (ϱ_target/ϱ_base)² such that ϱ(A_0) = ϱ_target (paper, Section VI-C).
+
+    Raises ValueError where no scale of R reaches the target.
+    """
+    P_full, P_root = linalg.to_full(P), linalg.to_full(linalg.sqrt_psd(P))
+    for _ in range(100):
+        D = quadratic.constant_D(geometry, p, linalg.inverse_spd(R))
+        M = np.linalg.inv(P_full) / gamma + linalg.to_full(D)
+        base = float(np.abs(np.linalg.eigvals(linalg.sqrt_psd(M) @ P_root)).max())
+        if base > 1.01 * target:
+            return R, 1.0 - (target / base) ** 2
+        R = 0.6 * R
+    raise ValueError(f"rho_target: no scale of R reaches {target:g}; expected a smaller radius")

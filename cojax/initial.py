@@ -1,0 +1,97 @@
+"""Initial laws: how an episode's first state s_0 is drawn."""
+
+from __future__ import annotations
+
+import abc
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+
+class InitialLaw(abc.ABC):
+    """A distribution of s_0. Draws are made in float32 and cast, as in :mod:`cojax.noise`."""
+
+    @abc.abstractmethod
+    def sample(self, key: jax.Array) -> jax.Array:
+        """One draw of s_0, shape (d,)."""
+
+
+@struct.dataclass
+class Uniform(InitialLaw):
+    """s_0 ~ U(low, high), row by row."""
+
+    low: jax.Array  # (d,)
+    high: jax.Array  # (d,)
+
+    def sample(self, key):
+        """Draw s_0; shape (d,)."""
+        u = jax.random.uniform(key, self.low.shape, jnp.float32).astype(self.low.dtype)
+        return self.low + (self.high - self.low) * u
+
+
+@struct.dataclass
+class Normal(InitialLaw):
+    """s_0 ~ N(mean, diag(std²))."""
+
+    mean: jax.Array  # (d,)
+    std: jax.Array  # (d,)
+
+    def sample(self, key):
+        """Draw s_0; shape (d,)."""
+        xi = jax.random.normal(key, self.mean.shape, jnp.float32).astype(self.mean.dtype)
+        return self.mean + self.std * xi
+
+
+@struct.dataclass
+class Fixed(InitialLaw):
+    """The same s_0 in every episode."""
+
+    state: jax.Array  # (d,)
+
+    def sample(self, key):
+        """Return s_0; shape (d,)."""
+        return self.state
+
+
+@struct.dataclass
+class Listed(InitialLaw):
+    """s_0 drawn uniformly from a list of states."""
+
+    states: jax.Array  # (k, d)
+
+    def sample(self, key):
+        """Draw s_0; shape (d,)."""
+        return self.states[jax.random.randint(key, (), 0, self.states.shape[0])]
+
+
+@struct.dataclass
+class Ring(InitialLaw):
+    """Vehicles on a ring: for each module a uniform angle, radius r (c + (1 - c) U), U ~ U(0, 1);
+    heading φ ~ N(0, σ_φ²) and the first element of both velocity chains ~ N(0, σ_v²); the rest 0.
+
+    The authors' law for NVDEx is r = 0.12, c = 0.6, σ_φ = 0.06, σ_v = 0.05.
+    """
+
+    radius: jax.Array
+    inner: jax.Array  # c, the inner radius as a share of the outer
+    heading_std: jax.Array
+    velocity_std: jax.Array
+    modules: int = struct.field(pytree_node=False)
+    r_v: int = struct.field(pytree_node=False)
+    r_omega: int = struct.field(pytree_node=False)
+
+    def sample(self, key):
+        """Draw s_0; shape (modules (3 + r_v + r_omega),)."""
+        dtype = self.radius.dtype
+        key_ring, key_normal = jax.random.split(key)
+        u = jax.random.uniform(key_ring, (self.modules, 2), jnp.float32).astype(dtype)
+        xi = jax.random.normal(key_normal, (self.modules, 3), jnp.float32).astype(dtype)
+        angle = 2.0 * jnp.pi * u[:, 0]
+        r = self.radius * (self.inner + (1.0 - self.inner) * u[:, 1])
+        s = jnp.zeros((self.modules, 3 + self.r_v + self.r_omega), dtype)
+        s = s.at[:, 0].set(r * jnp.cos(angle)).at[:, 1].set(r * jnp.sin(angle))
+        s = s.at[:, 2].set(self.heading_std * xi[:, 0])
+        s = s.at[:, 3].set(self.velocity_std * xi[:, 1])
+        s = s.at[:, 3 + self.r_v].set(self.velocity_std * xi[:, 2])
+        return s.reshape(-1)

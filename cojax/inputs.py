@@ -1,0 +1,140 @@
+"""Checks of what users give, on the host, before anything is built.
+
+Each raises ValueError with one line: what, what was expected, what was found.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from cojax import linalg
+
+SYMMETRY_TOLERANCE = 1e-12  # of the largest entry; rounding, not modelling
+DEFINITENESS_TOLERANCE = 1e-12  # of the largest eigenvalue
+
+
+def number(
+    name: str,
+    value: Any,
+    low: float = -np.inf,
+    high: float = np.inf,
+    *,
+    low_open: bool = False,
+    high_open: bool = False,
+) -> float:
+    """A finite real number in [low, high], or with open ends."""
+    interval = f"{'(' if low_open else '['}{low:g}, {high:g}{')' if high_open else ']'}"
+    expected = "a finite number" if interval == "[-inf, inf]" else f"a number in {interval}"
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+        array = np.asarray(value) if hasattr(value, "dtype") else None
+        if array is None or array.ndim or array.dtype.kind not in "iuf":
+            raise ValueError(f"{name}: expected {expected}, got {value!r}")
+    result = float(value)
+    inside = (result > low if low_open else result >= low) and (
+        result < high if high_open else result <= high
+    )
+    if not np.isfinite(result) or not inside:
+        raise ValueError(f"{name}: expected {expected}, got {result:g}")
+    return result
+
+
+def whole(name: str, value: Any, low: int) -> int:
+    """A whole number >= low."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < low:
+        raise ValueError(f"{name}: expected a whole number >= {low}, got {value!r}")
+    return int(value)
+
+
+def vector(name: str, value: Any, dim: int) -> np.ndarray:
+    """A finite float64 vector of length dim; a number stands for a constant vector."""
+    array = _floats(name, value)
+    if array.ndim == 0:
+        array = np.full(dim, float(array))
+    if array.shape != (dim,):
+        raise ValueError(f"{name}: expected {dim} numbers, got shape {array.shape}")
+    return array
+
+
+def symmetric(name: str, value: Any, dim: int) -> np.ndarray:
+    """A finite symmetric float64 matrix: (d, d); or (d,) for a diagonal, given as one, as a full
+    matrix that is diagonal, or as a number for a multiple of the identity.
+    """
+    array = _floats(name, value)
+    if array.ndim == 0:
+        return np.full(dim, float(array))
+    if array.ndim == 1 and array.shape == (dim,):
+        return array
+    if array.ndim != 2 or array.shape[0] != array.shape[1]:
+        raise ValueError(f"{name}: expected a square matrix, got shape {array.shape}")
+    if array.shape != (dim, dim):
+        raise ValueError(f"{name}: expected shape ({dim}, {dim}), got {array.shape}")
+    difference = np.abs(array - array.T)
+    if difference.max() > SYMMETRY_TOLERANCE * np.abs(array).max():
+        i, j = np.unravel_index(np.argmax(difference), difference.shape)
+        raise ValueError(
+            f"{name}: expected a symmetric matrix, got {array[i, j]:g} at [{i}, {j}] "
+            f"and {array[j, i]:g} at [{j}, {i}]"
+        )
+    diagonal = np.diagonal(array)
+    if np.array_equal(array, np.diag(diagonal)):
+        return diagonal.copy()
+    return 0.5 * (array + array.T)
+
+
+def positive_definite(name: str, value: Any, dim: int) -> np.ndarray:
+    """A symmetric positive definite matrix, in the form :func:`symmetric` gives."""
+    array = symmetric(name, value, dim)
+    low, high = linalg.extreme_eigenvalues(array)
+    if low <= DEFINITENESS_TOLERANCE * max(high, 0.0) or high <= 0.0:
+        raise ValueError(
+            f"{name}: expected a positive definite matrix, got smallest eigenvalue {low:g}"
+        )
+    return array
+
+
+def positive_semidefinite(name: str, value: Any, dim: int) -> np.ndarray:
+    """A symmetric positive semidefinite matrix, in the form :func:`symmetric` gives."""
+    array = symmetric(name, value, dim)
+    low, high = linalg.extreme_eigenvalues(array)
+    if low < -DEFINITENESS_TOLERANCE * abs(high):
+        raise ValueError(
+            f"{name}: expected a positive semidefinite matrix, got smallest eigenvalue {low:g}"
+        )
+    return array
+
+
+def one_of(name: str, value: Any, known: Iterable[str]) -> str:
+    """One of a set of names; the error suggests the nearest."""
+    known = sorted(known)
+    if value in known:
+        return value
+    near = difflib.get_close_matches(str(value), known, n=1, cutoff=0.4)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    listed = ", ".join(known[:12]) + (", …" if len(known) > 12 else "")
+    raise ValueError(f"{name}: unknown {value!r}{hint} (known: {listed})")
+
+
+def _floats(name: str, value: Any) -> np.ndarray:
+    """A float64 array of finite numbers, from nested sequences of numbers alone."""
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        raise ValueError(f"{name}: expected rows of equal length") from None
+    if array.dtype.kind not in "iuf":
+        raise ValueError(f"{name}: expected numbers, got {_first_bad(value)!r}")
+    array = array.astype(np.float64)
+    if not np.isfinite(array).all():
+        raise ValueError(f"{name}: expected finite numbers, got {array[~np.isfinite(array)][0]}")
+    return array
+
+
+def _first_bad(value: Any) -> Any:
+    """The first entry of a nested sequence that is not a number."""
+    for item in np.asarray(value, dtype=object).ravel():
+        if isinstance(item, bool) or not isinstance(item, int | float | np.number):
+            return item
+    return value

@@ -1,0 +1,271 @@
+"""Linear algebra of the construction: symmetric roots, M^{-1/2} u by products alone, rotations.
+
+Throughout, a symmetric matrix is an array of shape (d, d), or (d,) when it is diagonal: which of
+the two is known when a function is traced, so diagonal structure costs nothing to exploit.
+"""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jax import lax
+
+HIGHEST = lax.Precision.HIGHEST
+
+MAX_CHEBYSHEV_CONDITION = 1e3  # beyond it a polynomial needs several hundred products
+UNROLLED_DEGREE = 24  # longer recurrences are rolled into a loop, to keep compilation short
+
+
+# --- products ------------------------------------------------------------------------------------
+
+
+def matvec(A: jax.Array, x: jax.Array) -> jax.Array:
+    """A x for a symmetric A, shape (d, d) or (d,) for a diagonal; x has shape (d,).
+
+    Written xᵀA, so that a batch of x against one A is a single (batch, d) × (d, d) product.
+    """
+    return A * x if A.ndim == 1 else jnp.matmul(x, A, precision=HIGHEST)
+
+
+def dot(x: jax.Array, y: jax.Array) -> jax.Array:
+    """xᵀy for vectors of shape (d,)."""
+    return jnp.sum(x * y, axis=-1)
+
+
+def quadratic_form(A: jax.Array, x: jax.Array) -> jax.Array:
+    """xᵀA x for a symmetric A, shape (d, d) or (d,); x has shape (d,)."""
+    return dot(x, matvec(A, x))
+
+
+# --- on the host, in float64 ---------------------------------------------------------------------
+
+
+def to_full(A: np.ndarray) -> np.ndarray:
+    """The (d, d) form of a symmetric matrix given as (d, d) or as its diagonal (d,)."""
+    A = np.asarray(A, np.float64)
+    return np.diag(A) if A.ndim == 1 else A
+
+
+def apply_spectral(A: np.ndarray, function: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """f(A) = V f(Λ) Vᵀ for a symmetric A on the host; a diagonal stays a diagonal."""
+    A = np.asarray(A, np.float64)
+    if A.ndim == 1:
+        return function(A)
+    eigenvalues, V = np.linalg.eigh(A)
+    result = (V * function(eigenvalues)) @ V.T
+    return 0.5 * (result + result.T)
+
+
+def sqrt_psd(A: np.ndarray) -> np.ndarray:
+    """Principal square root A^{1/2} of a symmetric A ⪰ 0; rounding below zero is cut."""
+    return apply_spectral(A, lambda w: np.sqrt(np.clip(w, 0.0, None)))
+
+
+def inverse_sqrt_spd(A: np.ndarray) -> np.ndarray:
+    """A^{-1/2} of a symmetric A ≻ 0."""
+    return apply_spectral(A, lambda w: w**-0.5)
+
+
+def inverse_spd(A: np.ndarray) -> np.ndarray:
+    """A^{-1} of a symmetric A ≻ 0."""
+    return apply_spectral(A, lambda w: 1.0 / w)
+
+
+def extreme_eigenvalues(A: np.ndarray) -> tuple[float, float]:
+    """(λ_min, λ_max) of a symmetric matrix, (d, d) or (d,)."""
+    w = np.sort(A) if A.ndim == 1 else np.linalg.eigvalsh(A)
+    return float(w[0]), float(w[-1])
+
+
+# --- M(s)^{-1/2} u -------------------------------------------------------------------------------
+
+
+class InverseRoot(abc.ABC):
+    """How y = M^{-1/2} u is computed for M = A + D, A constant and D ⪰ 0 depending on the state.
+
+    ``D`` is a function v ↦ D v. Every implementation is a pytree, uses products only, and is
+    differentiable everywhere.
+    """
+
+    name: str
+
+    @abc.abstractmethod
+    def __call__(self, D: Callable[[jax.Array], jax.Array], u: jax.Array) -> jax.Array:
+        """y = M^{-1/2} u; u and y have shape (d,)."""
+
+
+@struct.dataclass
+class ConstantRoot(InverseRoot):
+    """M does not depend on the state: M^{-1/2} is a matrix made once, or a diagonal."""
+
+    matrix: jax.Array  # (d, d) or (d,)
+    name = "constant"
+
+    def __call__(self, D, u):
+        """y = M^{-1/2} u by one product."""
+        return matvec(self.matrix, u)
+
+
+@struct.dataclass
+class ChebyshevRoot(InverseRoot):
+    """x^{-1/2} ≈ Σ_k c_k T_k(t(x)) on [lo, hi] ⊇ spec M(s), t affine onto [-1, 1].
+
+    Evaluated by Clenshaw's recurrence b_k = c_k u + 2 t(M) b_{k+1} - b_{k+2},
+    y = c_0 u + t(M) b_1 - b_2 (Clenshaw 1955; Higham, Functions of Matrices, 2008, ch. 4).
+    One product with ``twice_t_A`` and one with D for each degree.
+    """
+
+    coefficients: jax.Array  # (degree + 1,)
+    twice_t_A: jax.Array  # 2 t(A) = 2 (2 A - (hi + lo) I) / (hi - lo); (d, d) or (d,)
+    twice_t_D: jax.Array  # 4 / (hi - lo), the factor of D in 2 t(M)
+    name = "chebyshev"
+
+    def __call__(self, D, u):
+        """y = M^{-1/2} u to the accuracy of the dtype the coefficients were chosen for."""
+
+        def twice_t(v):
+            return matvec(self.twice_t_A, v) + self.twice_t_D * D(v)
+
+        c = self.coefficients
+        degree = c.shape[0] - 1
+        zero = jnp.zeros_like(u)
+        if degree <= UNROLLED_DEGREE:
+            b1, b2 = zero, zero
+            for k in range(degree, 0, -1):
+                b1, b2 = c[k] * u + twice_t(b1) - b2 if k < degree else c[k] * u, b1
+        else:
+            (b1, b2), _ = lax.scan(
+                lambda b, c_k: ((c_k * u + twice_t(b[0]) - b[1], b[0]), None),
+                (zero, zero),
+                c[:0:-1],
+            )
+        return c[0] * u + 0.5 * twice_t(b1) - b2
+
+
+@struct.dataclass
+class NewtonSchulzRoot(InverseRoot):
+    """Coupled Newton-Schulz iteration for ill-conditioned M, with M formed once a state.
+
+    Y_0 = M/hi, Z_0 = I, W = (3 I - Z_k Y_k)/2, Y_{k+1} = Y_k W, Z_{k+1} = W Z_k: Y → (M/hi)^{1/2},
+    Z → (M/hi)^{-1/2} for every spectrum in (0, hi], the smallest eigenvalue growing by 3/2 an
+    iteration until it converges quadratically (Higham 2008, eq. 6.35). ``iterations`` is chosen
+    from hi/lo when the system is built.
+    """
+
+    A: jax.Array  # (d, d) or (d,)
+    hi: jax.Array
+    iterations: int = struct.field(pytree_node=False)
+    name = "newton-schulz"
+
+    def __call__(self, D, u):
+        """y = M^{-1/2} u = Z u / sqrt(hi)."""
+        eye = jnp.eye(u.shape[-1], dtype=u.dtype)
+        A = jnp.diag(self.A) if self.A.ndim == 1 else self.A
+        M = (A + jax.vmap(D)(eye)) / self.hi
+
+        def step(_, YZ):
+            Y, Z = YZ
+            W = 1.5 * eye - 0.5 * jnp.matmul(Z, Y, precision=HIGHEST)
+            return jnp.matmul(Y, W, precision=HIGHEST), jnp.matmul(W, Z, precision=HIGHEST)
+
+        _, Z = lax.fori_loop(0, self.iterations, step, (M, eye))
+        return jnp.matmul(Z, u, precision=HIGHEST) / jnp.sqrt(self.hi)
+
+
+def chebyshev_coefficients(lo: float, hi: float, tolerance: float) -> np.ndarray:
+    """Coefficients c_0 … c_K of x^{-1/2} on [lo, hi], cut where the tail falls below tolerance.
+
+    The coefficients decay like ϱ^{-k}, ϱ = (√κ + 1)/(√κ - 1) with κ = hi/lo, so the dropped tail
+    is at most |c_{K+1}|/(1 - 1/ϱ). The tolerance is relative to hi^{-1/2}, the smallest value of
+    x^{-1/2} on the interval, and so bounds the relative error at every eigenvalue. K is even, so
+    that systems of like spectrum share one shape (Trefethen, Approximation Theory and
+    Approximation Practice, 2013, thm. 8.1).
+
+    Raises ValueError unless 0 < lo < hi.
+    """
+    if not 0.0 < lo < hi:
+        raise ValueError(f"spectrum: expected 0 < lo < hi, got [{lo:g}, {hi:g}]")
+    kappa_root = math.sqrt(hi / lo)
+    decay = math.log((kappa_root + 1.0) / (kappa_root - 1.0))
+    longest = 2 * math.ceil(0.5 * math.log(4.0 * kappa_root / tolerance) / decay) + 2
+    angles = (np.arange(2 * longest) + 0.5) * np.pi / (2 * longest)
+    x = 0.5 * (hi - lo) * np.cos(angles) + 0.5 * (hi + lo)
+    c = np.cos(np.outer(np.arange(longest + 1), angles)) @ x**-0.5 / longest
+    c[0] *= 0.5
+    tail = np.abs(c) * math.sqrt(hi) / (1.0 - math.exp(-decay))
+    below = np.flatnonzero(tail < tolerance)
+    degree = int(below[0]) - 1 if below.size else longest
+    return c[: max(2, degree + degree % 2) + 1]
+
+
+def inverse_root(
+    A: np.ndarray,
+    lo: float,
+    hi: float,
+    dtype: np.dtype,
+    constant_D: np.ndarray | None = None,
+) -> InverseRoot:
+    """Choose how M^{-1/2} u is computed for M = A + D with spectrum in [lo, hi].
+
+    Args:
+        A: constant part, (d, d) or (d,), float64 on the host.
+        lo, hi: bounds on the spectrum of M(s) over all states.
+        dtype: the precision the system runs in; it sets the degree.
+        constant_D: D itself, (d, d) or (d,), where it does not depend on the state.
+    """
+    dtype = np.dtype(dtype)
+    if constant_D is not None:
+        same = A.ndim == constant_D.ndim
+        M = A + constant_D if same else to_full(A) + to_full(constant_D)
+        return ConstantRoot(matrix=jnp.asarray(inverse_sqrt_spd(M), dtype))
+    eps = float(np.finfo(dtype).eps)
+    if hi / lo <= MAX_CHEBYSHEV_CONDITION:
+        hi = max(hi, lo * (1.0 + 1e-3))  # an interval of no length has no affine map
+        c = chebyshev_coefficients(lo, hi, 0.25 * eps)
+        identity = np.ones(A.shape) if A.ndim == 1 else np.eye(A.shape[0])
+        return ChebyshevRoot(
+            coefficients=jnp.asarray(c, dtype),
+            twice_t_A=jnp.asarray(2.0 * (2.0 * A - (hi + lo) * identity) / (hi - lo), dtype),
+            twice_t_D=jnp.asarray(4.0 / (hi - lo), dtype),
+        )
+    linear_phase = 0.5 * math.log(hi / lo) / math.log(1.5)
+    quadratic_phase = math.log2(-math.log2(eps)) + 2
+    return NewtonSchulzRoot(
+        A=jnp.asarray(A, dtype),
+        hi=jnp.asarray(hi, dtype),
+        iterations=math.ceil(linear_phase + quadratic_phase),
+    )
+
+
+# --- planar rotations ----------------------------------------------------------------------------
+
+
+def rotate(x: jax.Array, y: jax.Array, angle: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Givens rotation G(x, y; φ): (x, y) ↦ (cos φ x - sin φ y, sin φ x + cos φ y), elementwise."""
+    c, s = jnp.cos(angle), jnp.sin(angle)
+    return c * x - s * y, s * x + c * y
+
+
+def rotate_chain(x: jax.Array, angles: jax.Array) -> jax.Array:
+    """Rotate neighbours (x_1, x_2), (x_2, x_3), … in turn, each on the outcome of the one before.
+
+    x has shape (n,), angles (n - 1,). O(n), no matrix is formed: with the carry t_1 = x_1,
+    x'_i = cos φ_i t_i - sin φ_i x_{i+1} and t_{i+1} = sin φ_i t_i + cos φ_i x_{i+1}; x'_n = t_n.
+    """
+    n = x.shape[-1]
+    if n == 1:
+        return x
+    c, s = jnp.cos(angles), jnp.sin(angles)
+    carry, carries = x[0], [x[0]]
+    for i in range(n - 2):
+        carry = s[i] * carry + c[i] * x[i + 1]
+        carries.append(carry)
+    t = jnp.stack(carries)
+    last = s[-1] * t[-1] + c[-1] * x[-1]
+    return jnp.concatenate([c * t - s * x[1:], last[None]])

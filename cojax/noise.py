@@ -1,0 +1,96 @@
+"""Noise models: how w is drawn, and its covariance.
+
+Draws are made in float32 whatever the precision of the system and then cast, so that a float64
+run meets the disturbances of the float32 run it is to certify.
+"""
+
+from __future__ import annotations
+
+import abc
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jax import lax
+
+from cojax import linalg
+
+
+class Noise(abc.ABC):
+    """A zero-mean disturbance w, independent over time."""
+
+    @abc.abstractmethod
+    def sample(self, key: jax.Array, s: jax.Array) -> jax.Array:
+        """One draw of w, shape (d,), at state s; only heteroscedastic models look at s."""
+
+    @abc.abstractmethod
+    def covariance(self) -> jax.Array:
+        """Σ = Cov w, shape (d, d), or (d,) where it is diagonal by structure."""
+
+
+@struct.dataclass
+class DiagonalGaussian(Noise):
+    """w_i = σ_i ξ_i on the rows that have noise, ξ ~ N(0, I); exactly zero elsewhere.
+
+    ``rows`` is a prefix of an order that the family fixes, so that a system with fewer noisy rows
+    meets the same numbers when it is stacked with one that has more.
+    """
+
+    sigma: jax.Array  # (r,): standard deviations of the rows listed
+    rows: tuple[int, ...] = struct.field(pytree_node=False)
+    dim: int = struct.field(pytree_node=False)
+
+    def sample(self, key, s):
+        """Draw w; shape (d,)."""
+        xi = jax.random.normal(key, self.sigma.shape, jnp.float32).astype(self.sigma.dtype)
+        return scatter(self.sigma * xi, self.rows, self.dim)
+
+    def covariance(self):
+        """Diagonal of Σ, shape (d,)."""
+        return scatter(self.sigma**2, self.rows, self.dim)
+
+
+@struct.dataclass
+class Gaussian(Noise):
+    """w = L ξ with L Lᵀ = Σ, ξ ~ N(0, I_r): any Σ ⪰ 0, of rank r."""
+
+    L: jax.Array  # (d, r)
+
+    def sample(self, key, s):
+        """Draw w; shape (d,)."""
+        xi = jax.random.normal(key, self.L.shape[-1:], jnp.float32).astype(self.L.dtype)
+        return jnp.matmul(xi, self.L.T, precision=linalg.HIGHEST)
+
+    def covariance(self):
+        """Σ = L Lᵀ, shape (d, d)."""
+        return jnp.matmul(self.L, self.L.T, precision=linalg.HIGHEST)
+
+
+def scatter(x: jax.Array, rows: tuple[int, ...], dim: int) -> jax.Array:
+    """Place x_j at rows[j] of a zero vector of length dim; evenly spaced rows cost one pad."""
+    if not rows:
+        return jnp.zeros((dim,), x.dtype)
+    step = rows[1] - rows[0] if len(rows) > 1 else 1
+    if step > 0 and all(b - a == step for a, b in zip(rows, rows[1:], strict=False)):
+        zero = jnp.zeros((), x.dtype)
+        return lax.pad(x, zero, [(rows[0], dim - 1 - rows[-1], step - 1)])
+    source = np.full(dim, len(rows))
+    source[list(rows)] = np.arange(len(rows))
+    return jnp.concatenate([x, jnp.zeros((1,), x.dtype)])[source]
+
+
+def gaussian(Sigma: np.ndarray, order: tuple[int, ...], dtype: np.dtype) -> Noise:
+    """The Gaussian noise of covariance Sigma, (d, d) or (d,), in its cheapest exact form.
+
+    ``order`` lists all rows; a diagonal Sigma uses the shortest prefix that holds its nonzeros.
+    """
+    if Sigma.ndim == 1:
+        noisy = [i for i, row in enumerate(order) if Sigma[row] > 0.0]
+        rows = order[: noisy[-1] + 1] if noisy else ()
+        return DiagonalGaussian(
+            sigma=jnp.asarray(np.sqrt(Sigma[list(rows)]), dtype), rows=tuple(rows), dim=len(order)
+        )
+    eigenvalues, V = np.linalg.eigh(Sigma)
+    keep = eigenvalues > Sigma.shape[0] * np.finfo(np.float64).eps * max(eigenvalues[-1], 0.0)
+    return Gaussian(L=jnp.asarray(V[:, keep] * np.sqrt(eigenvalues[keep]), dtype))

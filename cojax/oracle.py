@@ -1,0 +1,53 @@
+"""The oracle: optimal action, value, Q-value and advantage of a system at one state.
+
+    a*(s) = argmin_a Q*(s, a)          V*(s) = min_a Q*(s, a)
+    Q*(s, a) = c(s, a) + γ E V*(f(s) + G(s) a + w)
+    A*(s, a) = Q*(s, a) - V*(s) >= 0
+
+Costs are minimised, so a reward is -c and a gap is positive. All four are pure functions of
+(system, s[, a]): jit, vmap and grad them. Source: paper eqs. (1)-(3) and Section V.
+"""
+
+from __future__ import annotations
+
+import jax
+
+from cojax.system import System
+from cojax.system import mean_next_state as mean_next_state
+
+
+def action(system: System, s: jax.Array) -> jax.Array:
+    """Optimal action a*(s), shape (m,), at one state s of shape (d,).
+
+    In the QG case a* = -γ p B(s)⁻¹ gᵀ P f_p(s), B = R + γ p² gᵀ P g (paper, Section V), computed
+    as a* = -p R⁻¹ gᵀ y from y = M^{-1/2} u, without a solve.
+    """
+    return system.optimum(s).action
+
+
+def value(system: System, s: jax.Array) -> jax.Array:
+    """Optimal value V*(s), a scalar in units of cost, noise offset b included.
+
+    In the QG case V*(s) = sᵀP s + γ/(1-γ) tr(P Σ) (paper, Section V).
+    """
+    return system.value(s)
+
+
+def q_value(system: System, s: jax.Array, a: jax.Array) -> jax.Array:
+    """Q*(s, a) = c(s, a) + γ E V*(f(s) + G(s) a + w), a scalar; s (d,), a (m,)."""
+    z = mean_next_state(system, s, a)
+    return system.stage_cost(s, a) + system.gamma * system.expected_value(s, z)
+
+
+def advantage(system: System, s: jax.Array, a: jax.Array) -> jax.Array:
+    """A*(s, a) = Q*(s, a) - V*(s) >= 0, a scalar; s (d,), a (m,).
+
+    Computed without the cancellation of that difference: in the QG case
+    A* = |a - a*|²_R + γ p² |g (a - a*)|²_P, exactly 0 at a = a*.
+    """
+    return system.excess_cost(s, a - system.optimum(s).action)
+
+
+def drift(system: System, s: jax.Array) -> jax.Array:
+    """Drift f(s), shape (d,)."""
+    return system.optimum(s).drift

@@ -1,0 +1,52 @@
+"""What agents and evaluation share: a policy is a function and its parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from flax import struct
+
+
+@struct.dataclass
+class Policy:
+    """A policy a = apply(params, obs, key), with its parameters beside it.
+
+    ``apply`` takes one observation, shape (d,), and returns one action, shape (m,), in the units
+    of the environment. It is static: give a function of the module or a frozen dataclass with
+    ``__call__``, so that equal policies share one compilation.
+
+    Attributes:
+        params: the pytree that ``apply`` receives. Its leaves may carry leading axes, one for
+            each label in ``axes``.
+        apply: ``(params, obs, key) -> action``.
+        name: how tables call it.
+        axes: labels of the leading axes of ``params``, outermost first, e.g.
+            ``("fixture", "hyperparameters", "seed")``; empty for one policy.
+    """
+
+    params: Any
+    apply: Callable[[Any, jax.Array, jax.Array], jax.Array] = struct.field(pytree_node=False)
+    name: str = struct.field(pytree_node=False, default="policy")
+    axes: tuple[str, ...] = struct.field(pytree_node=False, default=())
+
+    def __call__(self, obs: jax.Array, key: jax.Array) -> jax.Array:
+        """Action for one observation: a = apply(params, obs, key)."""
+        return self.apply(self.params, obs, key)
+
+    def member(self, **index: int) -> Policy:
+        """Take one policy out of a population, e.g. ``policy.member(fixture=0, seed=3)``.
+
+        Axes that are not named stay. Raises ValueError for an unknown axis.
+        """
+        unknown = set(index) - set(self.axes)
+        if unknown:
+            raise ValueError(
+                f"policy {self.name}: unknown axis {sorted(unknown)}; it has {list(self.axes)}"
+            )
+        at = tuple(index.get(axis, slice(None)) for axis in self.axes)
+        return self.replace(
+            params=jax.tree.map(lambda leaf: leaf[at], self.params),
+            axes=tuple(axis for axis in self.axes if axis not in index),
+        )

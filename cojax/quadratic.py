@@ -1,0 +1,297 @@
+"""The Quadratic-Gaussian construction (paper, Section V), shared by every QG family.
+
+    s' = f_p(s) + p g(s) a + w,  Cov w = Σ      c = sᵀQ s + aᵀR a      V* = sᵀP s + b
+    M(s) = H_γ(s)⁻¹ = P⁻¹/γ + p² g R⁻¹ gᵀ       b = γ/(1-γ) tr(P Σ)
+    MN form: u = S(s) (P - Q)^{1/2} s           SR form: u = sqrt(sᵀ(P-Q)s) d(s)/|d(s)|
+    y = M^{-1/2} u,  f_p = M y,  a* = -p R⁻¹ gᵀ y,  z* = f_p + p g a* = P⁻¹ y/γ
+
+One vector y gives the drift, the optimal action and the optimal next mean: no factorisation,
+solve or eigendecomposition is left in a step.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from typing import Any, ClassVar, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from cojax import inputs, linalg, precision
+from cojax.linalg import matvec, quadratic_form
+from cojax.noise import Noise, gaussian
+from cojax.system import Optimum, System
+
+Parameterization = Literal["metric", "sqrt"]
+PARAMETERIZATIONS = ("metric", "sqrt")
+
+
+class Geometry(abc.ABC):
+    """What a family adds to the construction: input map and rotation field.
+
+    Implementations are pytrees: knobs are leaves (swept), dimensions static. ``knobs`` names
+    the leaves that :func:`rebuild` may change.
+    """
+
+    constant_input: ClassVar[bool]  # g does not depend on s
+    one_row_each: ClassVar[bool]  # each action drives one row of its own: g R⁻¹ gᵀ is diagonal
+
+    @property
+    @abc.abstractmethod
+    def state_dim(self) -> int:
+        """d."""
+
+    @property
+    @abc.abstractmethod
+    def action_dim(self) -> int:
+        """m."""
+
+    @abc.abstractmethod
+    def actuate(self, s: jax.Array, a: jax.Array) -> jax.Array:
+        """g(s) a, shape (d,), without p."""
+
+    @abc.abstractmethod
+    def actuate_transpose(self, s: jax.Array, v: jax.Array) -> jax.Array:
+        """g(s)ᵀ v, shape (m,), without p."""
+
+    @abc.abstractmethod
+    def rotate(self, s: jax.Array, x: jax.Array, p: jax.Array) -> jax.Array:
+        """S_p(s) x for an orthogonal field S; shape (d,)."""
+
+    @abc.abstractmethod
+    def input_norm(self) -> float:
+        """sup_s |g(s)|₂, on the host."""
+
+    @abc.abstractmethod
+    def noise_order(self) -> tuple[int, ...]:
+        """All rows, those that carry noise first: see :class:`cojax.noise.DiagonalGaussian`."""
+
+
+@struct.dataclass
+class QuadraticGaussian(System):
+    """A QG system. Build it with :func:`build` or a family's ``build``; change it by
+    :func:`rebuild`, since most leaves are derived from others.
+
+    Symmetric matrices are (d, d), or (d,) where they are diagonal.
+    """
+
+    geometry: Geometry
+    P: jax.Array  # (d, d) or (d,)
+    Q: jax.Array  # (d, d) or (d,)
+    R: jax.Array  # (m, m) or (m,)
+    gamma: jax.Array
+    p: jax.Array
+    noise: Noise
+    # derived, in float64, when built
+    offset: jax.Array  # b
+    P_minus_Q: jax.Array  # (d, d) or (d,)
+    root: jax.Array  # (P - Q)^{1/2}
+    A: jax.Array  # P⁻¹/γ, the constant part of M
+    R_inverse: jax.Array
+    inverse_root: linalg.InverseRoot
+    parameterization: Parameterization = struct.field(pytree_node=False, default="metric")
+
+    @property
+    def state_dim(self) -> int:
+        """d."""
+        return self.geometry.state_dim
+
+    @property
+    def action_dim(self) -> int:
+        """m."""
+        return self.geometry.action_dim
+
+    def optimum(self, s):
+        """Drift, optimal action and optimal next mean from y = M^{-1/2} u (theory: §2)."""
+        geometry, p = self.geometry, self.p
+        if geometry.one_row_each and self.R_inverse.ndim == 1:
+            gain = geometry.actuate_transpose(s, jnp.ones_like(s))
+            diagonal = geometry.actuate(s, p * p * self.R_inverse * gain)
+
+            def D(v):
+                return diagonal * v
+        else:
+
+            def D(v):
+                effort = matvec(self.R_inverse, geometry.actuate_transpose(s, v))
+                return p * p * geometry.actuate(s, effort)
+
+        y = self.inverse_root(D, self.direction(s))
+        action = -p * matvec(self.R_inverse, geometry.actuate_transpose(s, y))
+        next_mean = matvec(self.A, y)
+        return Optimum(next_mean - self.actuate(s, action), action, next_mean)
+
+    def direction(self, s: jax.Array) -> jax.Array:
+        """u(s), shape (d,), with |u|² = sᵀ(P - Q)s.
+
+        MN: S(s)(P-Q)^{1/2}s. SR: the field d(s) = S(s) s, scaled; it vanishes at the origin only.
+        """
+        if self.parameterization == "metric":
+            return self.geometry.rotate(s, matvec(self.root, s), self.p)
+        energy, norm2 = quadratic_form(self.P_minus_Q, s), linalg.dot(s, s)
+        ratio = energy / jnp.where(norm2 > 0.0, norm2, 1.0)
+        scale = jnp.where(ratio > 0.0, jnp.sqrt(jnp.where(ratio > 0.0, ratio, 1.0)), 0.0)
+        return scale * self.geometry.rotate(s, s, self.p)
+
+    def actuate(self, s, a):
+        """p g(s) a, shape (d,)."""
+        return self.p * self.geometry.actuate(s, a)
+
+    def stage_cost(self, s, a):
+        """c(s, a) = sᵀQ s + aᵀR a."""
+        return quadratic_form(self.Q, s) + quadratic_form(self.R, a)
+
+    def value(self, s):
+        """V*(s) = sᵀP s + b."""
+        return quadratic_form(self.P, s) + self.offset
+
+    def expected_value(self, s, z):
+        """E V*(z + w) = zᵀP z + tr(P Σ) + b, where tr(P Σ) = b (1-γ)/γ."""
+        return quadratic_form(self.P, z) + self.offset / self.gamma
+
+    def excess_cost(self, s, delta):
+        """A* = |δ|²_R + γ p² |g δ|²_P = δᵀB(s) δ."""
+        pushed = self.actuate(s, delta)
+        return quadratic_form(self.R, delta) + self.gamma * quadratic_form(self.P, pushed)
+
+    def state_bound(self, radius):
+        """|s_i| <= radius sqrt((P⁻¹)_ii) wherever |s|_P <= radius."""
+        diagonal = self.A if self.A.ndim == 1 else jnp.diagonal(self.A)
+        return radius * jnp.sqrt(self.gamma * diagonal)
+
+    def sample_noise(self, s, key):
+        """One draw of w, shape (d,)."""
+        return self.noise.sample(key, s)
+
+
+_BASE = ("P", "Q", "R", "gamma", "p")
+_GUARDED = frozenset(field.name for field in dataclasses.fields(QuadraticGaussian))
+
+
+def _guarded_replace(self: QuadraticGaussian, **changes: Any) -> QuadraticGaussian:
+    """Refuse to replace leaves that others are derived from; raises ValueError."""
+    names = sorted(changes)
+    raise ValueError(
+        f"{', '.join(names)}: other leaves of a system depend on it; "
+        f"use cojax.rebuild(system, {names[0] if names else 'p'}=...)"
+    )
+
+
+QuadraticGaussian.replace = _guarded_replace  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def build(
+    geometry: Geometry,
+    *,
+    P: Any,
+    Q: Any,
+    R: Any,
+    gamma: float,
+    p: float,
+    Sigma: Any,
+    parameterization: Parameterization = "metric",
+    dtype: Any = None,
+) -> QuadraticGaussian:
+    """Check the inputs, derive what a step needs in float64, and cast once.
+
+    Args:
+        geometry: the family's input map and rotation field, with float64 or Python knobs.
+        P: symmetric positive definite, (d, d), a diagonal (d,), or a number for a multiple of I.
+        Q: 0 ⪯ Q ⪯ P, in the same forms.
+        R: symmetric positive definite, (m, m), (m,), or a number.
+        gamma: discount, in (0, 1).
+        p: control strength, in (0, 1].
+        Sigma: noise covariance, positive semidefinite, singular and correlated included.
+        parameterization: "metric" (MN) or "sqrt" (SR).
+        dtype: of the leaves; by default the float dtype JAX computes in.
+
+    Raises ValueError, one line, where an input is not as stated. Source: paper, Section V.
+    """
+    d, m = geometry.state_dim, geometry.action_dim
+    gamma = inputs.number("gamma", gamma, 0.0, 1.0, low_open=True, high_open=True)
+    p = inputs.number("p", p, 0.0, 1.0, low_open=True)
+    inputs.one_of("parameterization", parameterization, PARAMETERIZATIONS)
+    P, R = inputs.positive_definite("P", P, d), inputs.positive_definite("R", R, m)
+    Q, Sigma = (
+        inputs.positive_semidefinite("Q", Q, d),
+        inputs.positive_semidefinite("Sigma", Sigma, d),
+    )
+    P_minus_Q = _subtract(P, Q)
+    low = linalg.extreme_eigenvalues(P_minus_Q)[0]
+    if low < -inputs.DEFINITENESS_TOLERANCE * linalg.extreme_eigenvalues(P)[1]:
+        raise ValueError(f"Q: expected Q ⪯ P, got P - Q with smallest eigenvalue {low:g}")
+    dtype = np.dtype(dtype or precision.default_float())
+    R_inverse, A = linalg.inverse_spd(R), linalg.inverse_spd(P) / gamma
+
+    D_if_constant = constant_D(geometry, p, R_inverse) if geometry.constant_input else None
+    lo, hi = linalg.extreme_eigenvalues(A)
+    hi += p**2 * geometry.input_norm() ** 2 * linalg.extreme_eigenvalues(R_inverse)[1]
+    offset = gamma / (1.0 - gamma) * np.sum(linalg.to_full(P) * linalg.to_full(Sigma))
+
+    def cast(x):
+        return jnp.asarray(x, dtype)
+
+    return QuadraticGaussian(
+        geometry=jax.tree.map(cast, geometry),
+        P=cast(P),
+        Q=cast(Q),
+        R=cast(R),
+        gamma=cast(gamma),
+        p=cast(p),
+        noise=gaussian(Sigma, geometry.noise_order(), dtype),
+        offset=cast(offset),
+        P_minus_Q=cast(P_minus_Q),
+        root=cast(linalg.sqrt_psd(P_minus_Q)),
+        A=cast(A),
+        R_inverse=cast(R_inverse),
+        inverse_root=linalg.inverse_root(A, lo, hi, dtype, D_if_constant),
+        parameterization=parameterization,
+    )
+
+
+def rebuild(system: QuadraticGaussian, **changes: Any) -> QuadraticGaussian:
+    """The same system with some of P, Q, R, gamma, p, Sigma, parameterization, dtype or the
+    geometry's knobs changed, and everything that depends on them derived again.
+
+    What is not named stays as it is: in the homotopy over p, P, Q and R are held (paper, §VI).
+    The leaves are taken at the precision they have: rebuild a float64 system where the last
+    digits matter. Raises ValueError for an unknown name or an unusable value.
+    """
+    if jnp.ndim(system.gamma):
+        raise ValueError("system: expected one system, got a stacked batch; rebuild, then stack")
+    leaf = {name: np.asarray(getattr(system, name), np.float64) for name in _BASE}
+    leaf["Sigma"] = np.asarray(system.noise.covariance(), np.float64)
+    settings = {"parameterization": system.parameterization, "dtype": system.gamma.dtype}
+    geometry = system.geometry
+    knobs = {
+        f.name
+        for f in dataclasses.fields(geometry)  # pyright: ignore[reportArgumentType]
+        if f.metadata.get("pytree_node", True)
+    }
+    for name in changes:
+        inputs.one_of("rebuild", name, [*leaf, *settings, *knobs])
+    new_knobs = {k: inputs.number(k, v) for k, v in changes.items() if k in knobs}
+    if new_knobs:
+        geometry = geometry.replace(**new_knobs)  # pyright: ignore[reportAttributeAccessIssue]
+    geometry = jax.tree.map(lambda x: np.asarray(x, np.float64), geometry)
+    rest = {k: v for k, v in changes.items() if k not in knobs}
+    return build(geometry, **{**leaf, **settings, **rest})  # pyright: ignore[reportArgumentType]
+
+
+def _subtract(P: np.ndarray, Q: np.ndarray) -> np.ndarray:
+    """P - Q in the cheapest form that holds both."""
+    return P - Q if P.ndim == Q.ndim else linalg.to_full(P) - linalg.to_full(Q)
+
+
+def constant_D(geometry: Geometry, p: float, R_inverse: np.ndarray) -> np.ndarray:
+    """p² g R⁻¹ gᵀ of a constant g, (d, d), or (d,) where it is diagonal."""
+    with precision.x64():
+        s = jnp.zeros(geometry.state_dim)
+        eye = jnp.eye(geometry.action_dim)
+        g = np.asarray(jax.vmap(lambda a: geometry.actuate(s, a))(eye)).T
+    D = p**2 * g @ linalg.to_full(R_inverse) @ g.T
+    diagonal = np.diagonal(D)
+    return diagonal.copy() if np.array_equal(D, np.diag(diagonal)) else 0.5 * (D + D.T)
