@@ -36,12 +36,22 @@ _MODULES = (
 __all__ = ["__version__", *_NAMES, *_MODULES]
 
 if TYPE_CHECKING:
-    from cojax import agents, envs, evaluation, families, fixtures, oracle, quadratic, streams
-    from cojax.agents import train
-    from cojax.envs import make, registered, stack
-    from cojax.evaluation import evaluate
-    from cojax.fixtures import load_fixture, validate
-    from cojax.quadratic import rebuild
+    from cojax import agents as agents
+    from cojax import envs as envs
+    from cojax import evaluation as evaluation
+    from cojax import families as families
+    from cojax import fixtures as fixtures
+    from cojax import oracle as oracle
+    from cojax import quadratic as quadratic
+    from cojax import streams as streams
+    from cojax.agents import train as train
+    from cojax.envs import make as make
+    from cojax.envs import registered as registered
+    from cojax.envs import stack as stack
+    from cojax.evaluation import evaluate as evaluate
+    from cojax.fixtures import load_fixture as load_fixture
+    from cojax.fixtures import validate as validate
+    from cojax.quadratic import rebuild as rebuild
 
 
 def __getattr__(name: str) -> Any:

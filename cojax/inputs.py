@@ -1,6 +1,7 @@
 """Checks of what users give, on the host, before anything is built.
 
-Each raises ValueError with one line: what, what was expected, what was found.
+Each raises :class:`InputError`, a ValueError, with one line: what, what was expected, what was
+found. The command line prints that line and exits with status 2.
 """
 
 from __future__ import annotations
@@ -12,6 +13,11 @@ from typing import Any
 import numpy as np
 
 from cojax import linalg
+
+
+class InputError(ValueError):
+    """Something given from outside cannot be used; the message is one line for people."""
+
 
 SYMMETRY_TOLERANCE = 1e-12  # of the largest entry; rounding, not modelling
 DEFINITENESS_TOLERANCE = 1e-12  # of the largest eigenvalue
@@ -32,20 +38,20 @@ def number(
     if isinstance(value, bool) or not isinstance(value, int | float | np.number):
         array = np.asarray(value) if hasattr(value, "dtype") else None
         if array is None or array.ndim or array.dtype.kind not in "iuf":
-            raise ValueError(f"{name}: expected {expected}, got {value!r}")
+            raise InputError(f"{name}: expected {expected}, got {value!r}")
     result = float(value)
     inside = (result > low if low_open else result >= low) and (
         result < high if high_open else result <= high
     )
     if not np.isfinite(result) or not inside:
-        raise ValueError(f"{name}: expected {expected}, got {result:g}")
+        raise InputError(f"{name}: expected {expected}, got {result:g}")
     return result
 
 
 def whole(name: str, value: Any, low: int) -> int:
     """A whole number >= low."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < low:
-        raise ValueError(f"{name}: expected a whole number >= {low}, got {value!r}")
+        raise InputError(f"{name}: expected a whole number >= {low}, got {value!r}")
     return int(value)
 
 
@@ -55,7 +61,7 @@ def vector(name: str, value: Any, dim: int) -> np.ndarray:
     if array.ndim == 0:
         array = np.full(dim, float(array))
     if array.shape != (dim,):
-        raise ValueError(f"{name}: expected {dim} numbers, got shape {array.shape}")
+        raise InputError(f"{name}: expected {dim} numbers, got shape {array.shape}")
     return array
 
 
@@ -69,13 +75,13 @@ def symmetric(name: str, value: Any, dim: int) -> np.ndarray:
     if array.ndim == 1 and array.shape == (dim,):
         return array
     if array.ndim != 2 or array.shape[0] != array.shape[1]:
-        raise ValueError(f"{name}: expected a square matrix, got shape {array.shape}")
+        raise InputError(f"{name}: expected a square matrix, got shape {array.shape}")
     if array.shape != (dim, dim):
-        raise ValueError(f"{name}: expected shape ({dim}, {dim}), got {array.shape}")
+        raise InputError(f"{name}: expected shape ({dim}, {dim}), got {array.shape}")
     difference = np.abs(array - array.T)
     if difference.max() > SYMMETRY_TOLERANCE * np.abs(array).max():
         i, j = np.unravel_index(np.argmax(difference), difference.shape)
-        raise ValueError(
+        raise InputError(
             f"{name}: expected a symmetric matrix, got {array[i, j]:g} at [{i}, {j}] "
             f"and {array[j, i]:g} at [{j}, {i}]"
         )
@@ -90,7 +96,7 @@ def positive_definite(name: str, value: Any, dim: int) -> np.ndarray:
     array = symmetric(name, value, dim)
     low, high = linalg.extreme_eigenvalues(array)
     if low <= DEFINITENESS_TOLERANCE * max(high, 0.0) or high <= 0.0:
-        raise ValueError(
+        raise InputError(
             f"{name}: expected a positive definite matrix, got smallest eigenvalue {low:g}"
         )
     return array
@@ -101,7 +107,7 @@ def positive_semidefinite(name: str, value: Any, dim: int) -> np.ndarray:
     array = symmetric(name, value, dim)
     low, high = linalg.extreme_eigenvalues(array)
     if low < -DEFINITENESS_TOLERANCE * abs(high):
-        raise ValueError(
+        raise InputError(
             f"{name}: expected a positive semidefinite matrix, got smallest eigenvalue {low:g}"
         )
     return array
@@ -115,7 +121,7 @@ def one_of(name: str, value: Any, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(str(value), known, n=1, cutoff=0.4)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     listed = ", ".join(known[:12]) + (", …" if len(known) > 12 else "")
-    raise ValueError(f"{name}: unknown {value!r}{hint} (known: {listed})")
+    raise InputError(f"{name}: unknown {value!r}{hint} (known: {listed})")
 
 
 def _floats(name: str, value: Any) -> np.ndarray:
@@ -123,12 +129,12 @@ def _floats(name: str, value: Any) -> np.ndarray:
     try:
         array = np.asarray(value)
     except ValueError:
-        raise ValueError(f"{name}: expected rows of equal length") from None
+        raise InputError(f"{name}: expected rows of equal length") from None
     if array.dtype.kind not in "iuf":
-        raise ValueError(f"{name}: expected numbers, got {_first_bad(value)!r}")
+        raise InputError(f"{name}: expected numbers, got {_first_bad(value)!r}")
     array = array.astype(np.float64)
     if not np.isfinite(array).all():
-        raise ValueError(f"{name}: expected finite numbers, got {array[~np.isfinite(array)][0]}")
+        raise InputError(f"{name}: expected finite numbers, got {array[~np.isfinite(array)][0]}")
     return array
 
 

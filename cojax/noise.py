@@ -7,6 +7,7 @@ run meets the disturbances of the float32 run it is to certify.
 from __future__ import annotations
 
 import abc
+from itertools import pairwise
 
 import jax
 import jax.numpy as jnp
@@ -72,7 +73,7 @@ def scatter(x: jax.Array, rows: tuple[int, ...], dim: int) -> jax.Array:
     if not rows:
         return jnp.zeros((dim,), x.dtype)
     step = rows[1] - rows[0] if len(rows) > 1 else 1
-    if step > 0 and all(b - a == step for a, b in zip(rows, rows[1:], strict=False)):
+    if step > 0 and all(b - a == step for a, b in pairwise(rows)):
         zero = jnp.zeros((), x.dtype)
         return lax.pad(x, zero, [(rows[0], dim - 1 - rows[-1], step - 1)])
     source = np.full(dim, len(rows))

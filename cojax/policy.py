@@ -8,6 +8,8 @@ from typing import Any
 import jax
 from flax import struct
 
+from cojax.inputs import InputError
+
 
 @struct.dataclass
 class Policy:
@@ -42,7 +44,7 @@ class Policy:
         """
         unknown = set(index) - set(self.axes)
         if unknown:
-            raise ValueError(
+            raise InputError(
                 f"policy {self.name}: unknown axis {sorted(unknown)}; it has {list(self.axes)}"
             )
         at = tuple(index.get(axis, slice(None)) for axis in self.axes)

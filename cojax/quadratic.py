@@ -174,7 +174,7 @@ _GUARDED = frozenset(field.name for field in dataclasses.fields(QuadraticGaussia
 def _guarded_replace(self: QuadraticGaussian, **changes: Any) -> QuadraticGaussian:
     """Refuse to replace leaves that others are derived from; raises ValueError."""
     names = sorted(changes)
-    raise ValueError(
+    raise inputs.InputError(
         f"{', '.join(names)}: other leaves of a system depend on it; "
         f"use cojax.rebuild(system, {names[0] if names else 'p'}=...)"
     )
@@ -222,7 +222,7 @@ def build(
     P_minus_Q = _subtract(P, Q)
     low = linalg.extreme_eigenvalues(P_minus_Q)[0]
     if low < -inputs.DEFINITENESS_TOLERANCE * linalg.extreme_eigenvalues(P)[1]:
-        raise ValueError(f"Q: expected Q ⪯ P, got P - Q with smallest eigenvalue {low:g}")
+        raise inputs.InputError(f"Q: expected Q ⪯ P, got P - Q with smallest eigenvalue {low:g}")
     dtype = np.dtype(dtype or precision.default_float())
     R_inverse, A = linalg.inverse_spd(R), linalg.inverse_spd(P) / gamma
 
@@ -261,7 +261,9 @@ def rebuild(system: QuadraticGaussian, **changes: Any) -> QuadraticGaussian:
     digits matter. Raises ValueError for an unknown name or an unusable value.
     """
     if jnp.ndim(system.gamma):
-        raise ValueError("system: expected one system, got a stacked batch; rebuild, then stack")
+        raise inputs.InputError(
+            "system: expected one system, got a stacked batch; rebuild, then stack"
+        )
     leaf = {name: np.asarray(getattr(system, name), np.float64) for name in _BASE}
     leaf["Sigma"] = np.asarray(system.noise.covariance(), np.float64)
     settings = {"parameterization": system.parameterization, "dtype": system.gamma.dtype}

@@ -18,6 +18,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from cojax.inputs import InputError
+
 IMPLEMENTATION = "threefry2x32"
 
 
@@ -27,7 +29,7 @@ def root_key(root: int) -> jax.Array:
     Raises ValueError for anything else.
     """
     if isinstance(root, bool) or not isinstance(root, int | np.integer) or root < 0:
-        raise ValueError(f"root: expected a whole number >= 0, got {root!r}")
+        raise InputError(f"root: expected a whole number >= 0, got {root!r}")
     return jax.random.key(int(root), impl=IMPLEMENTATION)
 
 
@@ -38,7 +40,7 @@ def require_threefry(key: jax.Array) -> None:
     else:
         implementation = str(jax.config.jax_default_prng_impl)  # pyright: ignore
     if implementation != IMPLEMENTATION:
-        raise ValueError(
+        raise InputError(
             f"key: expected the {IMPLEMENTATION} generator, got {implementation}; "
             "its draws would depend on the batch size"
         )

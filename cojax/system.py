@@ -64,7 +64,7 @@ class System(abc.ABC):
 
     @abc.abstractmethod
     def excess_cost(self, s: jax.Array, delta: jax.Array) -> jax.Array:
-        """A*(s, a*(s) + δ) = Q*(s, a*(s) + δ) - V*(s) >= 0; exactly 0 at δ = 0; δ has shape (m,)."""
+        """A*(s, a*(s) + δ) = Q*(s, a*(s) + δ) - V*(s) >= 0, exactly 0 at δ = 0; δ is (m,)."""
 
     @abc.abstractmethod
     def state_bound(self, radius: jax.Array) -> jax.Array:

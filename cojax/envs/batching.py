@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from cojax import linalg
 from cojax.envs.environment import EnvParams
+from cojax.inputs import InputError
 from cojax.noise import DiagonalGaussian, Gaussian
 from cojax.quadratic import QuadraticGaussian
 
@@ -25,7 +26,7 @@ def stack(params: Sequence[EnvParams]) -> EnvParams:
     """
     params = list(params)
     if not params:
-        raise ValueError("stack: expected at least one params, got an empty list")
+        raise InputError("stack: expected at least one params, got an empty list")
     if all(isinstance(p.system, QuadraticGaussian) for p in params):
         levelled = level([p.system for p in params])  # pyright: ignore
         params = [p.replace(system=s) for p, s in zip(params, levelled, strict=True)]
@@ -33,13 +34,13 @@ def stack(params: Sequence[EnvParams]) -> EnvParams:
     for index, other in enumerate(params[1:], start=1):
         leaves = jax.tree_util.tree_flatten_with_path(other)[0]
         if jax.tree.structure(other) != jax.tree.structure(params[0]):
-            raise ValueError(
+            raise InputError(
                 f"stack: number {index} is built of other parts than number 0 "
                 "(family, dimensions, noise or initial law); stack those of one shape"
             )
         for (path, a), (_, b) in zip(first, leaves, strict=True):
             if jnp.shape(a) != jnp.shape(b):
-                raise ValueError(
+                raise InputError(
                     f"stack: {jax.tree_util.keystr(path).lstrip('.')} has shape {jnp.shape(b)} in "
                     f"number {index} and {jnp.shape(a)} in number 0; stack those of one shape"
                 )

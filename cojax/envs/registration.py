@@ -62,7 +62,7 @@ def env_params(
     else:
         limit = inputs.vector("action_limit", action_limit, system.action_dim)
         if (limit <= 0.0).any():
-            raise ValueError(f"action_limit: expected numbers > 0, got {limit.min():g}")
+            raise inputs.InputError(f"action_limit: expected numbers > 0, got {limit.min():g}")
     if divergence_radius is None:
         divergence_radius = 1e4 * float(rms)
     divergence_radius = inputs.number("divergence_radius", divergence_radius, 0.0, low_open=True)

@@ -1,7 +1,7 @@
 """NVDEx: nonholonomic vehicles with dynamic extension (paper, Section VI-C).
 
-Each of K modules has s_i = [x, y, φ, v⁽⁰⁾ … v⁽ʳᵛ⁻¹⁾, ω⁽⁰⁾ … ω⁽ʳʷ⁻¹⁾] and two accelerations, which enter
-at the top of the chains: G = τ there, 0 elsewhere. S_ν(s) applies, module by module and in this
+Each of K modules has s_i = [x, y, φ, v⁽⁰⁾ … v⁽ʳᵛ⁻¹⁾, ω⁽⁰⁾ … ω⁽ʳʷ⁻¹⁾] and two accelerations, which
+enter at the top of the chains: G = τ there, 0 elsewhere. S_ν(s) applies, module by module and in this
 order, G(x, y; φ), G(v⁽⁰⁾, ω⁽⁰⁾; α tanh(κ v⁽⁰⁾ω⁽⁰⁾)), then G(x, v⁽⁰⁾; ·) and G(y, ω⁽⁰⁾; ·) by
 α_xy tanh(κ φ). The angles are those of s; the rotations act on (P - Q)^{1/2} s.
 """
@@ -171,7 +171,9 @@ class NVDEx(quadratic.Geometry):
             sigma_v, sigma_w = [defaults.sigma_v] * r_v, [defaults.sigma_w] * r_omega
             Sigma = np.tile(np.r_[[defaults.sigma_pose] * 3, sigma_v, sigma_w], K)
         if Q is not None and rho_target is not None:
-            raise ValueError("rho_target: expected none where Q is given, since it chooses Q")
+            raise inputs.InputError(
+                "rho_target: expected none where Q is given, since it chooses Q"
+            )
         if Q is None:
             target = defaults.rho_target if rho_target is None else rho_target
             target = inputs.number("rho_target", target, 0.0, low_open=True)
@@ -192,7 +194,7 @@ class NVDEx(quadratic.Geometry):
         )
 
     def initial_law(self, dtype: Any = None) -> InitialLaw:
-        """The authors' law: ring of radius 0.12 (0.6 + 0.4 U), φ ~ N(0, 0.06²), v, ω ~ N(0, 0.05²)."""
+        """The authors' law: ring of radius 0.12 (0.6 + 0.4 U), φ ~ N(0, 0.06²), v and ω N(0, 0.05²)."""
         return Ring(
             radius=jnp.asarray(0.12, dtype),
             inner=jnp.asarray(0.6, dtype),
@@ -219,4 +221,6 @@ def tune_spectral_radius(
         if base > 1.01 * target:
             return R, 1.0 - (target / base) ** 2
         R = 0.6 * R
-    raise ValueError(f"rho_target: no scale of R reaches {target:g}; expected a smaller radius")
+    raise inputs.InputError(
+        f"rho_target: no scale of R reaches {target:g}; expected a smaller radius"
+    )

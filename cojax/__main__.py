@@ -1,0 +1,5 @@
+"""``python -m cojax``."""
+
+from cojax.cli import main
+
+main(prog_name="cojax")
