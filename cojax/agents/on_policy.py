@@ -6,7 +6,6 @@ PPO and A2C are this engine with a loss each. All of it is pure and works on one
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -21,6 +20,7 @@ from cojax.agents.algorithm import Algorithm, Clock, Episodes
 from cojax.agents.distributions import ActionBox, gaussian_log_prob
 from cojax.agents.networks import MLP, activation, scale_head
 from cojax.agents.normalization import Moments, RewardScale, TargetScale
+from cojax.agents.policies import ActorPolicy, actor_params
 
 
 @struct.dataclass
@@ -85,28 +85,6 @@ class Networks(NamedTuple):
 
     actor: MLP
     critic: MLP
-
-
-@dataclasses.dataclass(frozen=True)
-class GaussianPolicy:
-    """Deterministic policy of a Gaussian learner: its mean, clipped to the box per dimension.
-
-    Parameters: ``{"actor", "observations", "obs_clip", "box"}``, so that normaliser statistics
-    and bounds travel with the weights.
-    """
-
-    hidden: tuple[int, ...]
-    activation: str
-    num_actions: int
-    normalize: bool
-
-    def __call__(self, params: Any, obs: jax.Array, key: jax.Array) -> jax.Array:
-        """Map one observation (d,) to one action (m,); the key is not used."""
-        if self.normalize:
-            obs = params["observations"].normalize(obs, params["obs_clip"])
-        actor = MLP(self.hidden, self.num_actions, self.activation)
-        box = params["box"]
-        return box.clip(box.to_action(actor.apply(params["actor"], obs)))
 
 
 def networks(env: Any, env_params: Any, h: Any) -> Networks:
@@ -328,19 +306,16 @@ def update(
 
 
 def policy_params(env: Any, state: OnPolicyState, env_params: Any, h: Any) -> dict[str, Any]:
-    """Parameters of ``GaussianPolicy``."""
-    return {
-        "actor": state.params["actor"],
-        "observations": state.observations,
-        "obs_clip": jnp.asarray(h.obs_clip),
-        "box": ActionBox.of(env.action_space(env_params)),
-    }
+    """Parameters of the deterministic policy, the Gaussian's mean."""
+    box = ActionBox.of(env.action_space(env_params))
+    seen = state.observations if h.normalize_observations else None
+    return actor_params(state.params["actor"], seen, h.obs_clip, box, state.obs.shape[-1])
 
 
-def policy_apply(env: Any, env_params: Any, h: Any) -> GaussianPolicy:
-    """Return the static half of the policy."""
+def policy_apply(env: Any, env_params: Any, h: Any) -> ActorPolicy:
+    """Return the static half of that policy."""
     num_actions = env.action_space(env_params).shape[0]
-    return GaussianPolicy(h.hidden, h.activation, num_actions, h.normalize_observations)
+    return ActorPolicy(h.hidden, h.activation, num_actions, num_actions, squash=False)
 
 
 def check(h: Any) -> None:

@@ -1,0 +1,80 @@
+"""A small environment whose values are known, for tests of the learners."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from gymnax.environments import environment, spaces
+
+RHO, GAIN, NOISE, GAMMA = 0.9, 0.2, 0.2, 0.9
+
+
+@struct.dataclass
+class ToyState(environment.EnvState):
+    x: jax.Array
+    time: jax.Array
+
+
+@struct.dataclass
+class ToyParams(environment.EnvParams):
+    max_steps_in_episode: int = 16
+    discount: float = GAMMA
+    target: float = 0.0
+    blow_up: float = 0.0
+
+
+class Toy(environment.Environment):
+    """x' = ρx + G(a_1 - target) + σw; cost x² + 0.1 (a_2/4)²; two actions in different boxes.
+
+    ``blow_up`` > 0 makes rewards NaN. ``truncation_is_terminal`` reports time limits wrongly.
+    """
+
+    def __init__(self, truncation_is_terminal: bool = False):
+        super().__init__()
+        self.truncation_is_terminal = truncation_is_terminal
+
+    @property
+    def default_params(self):
+        return ToyParams()
+
+    def step(self, key, state, action, params=None):
+        obs, state, reward, terminated, truncated, info = super().step(key, state, action, params)
+        if self.truncation_is_terminal:
+            terminated, truncated = terminated | truncated, jnp.zeros_like(truncated)
+        return obs, state, reward, terminated, truncated, info
+
+    def step_env(self, key, state, action, params):
+        cost = state.x**2 + 0.1 * (action[1] / 4.0) ** 2
+        reward = jnp.where(params.blow_up > 0, jnp.nan, -cost)
+        x = RHO * state.x + GAIN * (action[0] - params.target) + NOISE * jax.random.normal(key)
+        state = ToyState(x=x, time=state.time + 1)
+        return x[None], state, reward, jnp.array(False), {}
+
+    def reset_env(self, key, params):
+        x = jax.random.uniform(key, minval=-1.0, maxval=1.0)
+        return x[None], ToyState(x=x, time=jnp.zeros((), jnp.int32))
+
+    def is_terminated(self, state, params):
+        return jnp.array(False)
+
+    def action_space(self, params):
+        return spaces.Box(jnp.array([-1.0, -4.0]), jnp.array([1.0, 4.0]), (2,))
+
+    def observation_space(self, params):
+        return spaces.Box(-10.0, 10.0, (1,))
+
+
+class Discrete(Toy):
+    def action_space(self, params):
+        return spaces.Discrete(3)
+
+
+def value(x, std):
+    """V(x) of the policy a ~ N(0, (half_range · std)²), target 0, in closed form (clipping aside).
+
+    V = -(k x² + c): k = 1/(1-γρ²), c = (0.1 std² + γ k (G² std² + σ²))/(1-γ).
+    """
+    k = 1.0 / (1.0 - GAMMA * RHO**2)
+    c = (0.1 * std**2 + GAMMA * k * (GAIN**2 * std**2 + NOISE**2)) / (1.0 - GAMMA)
+    return -(k * x**2 + c)

@@ -1,0 +1,144 @@
+"""The pieces learners are made of: densities, returns, normalisation, hyperparameters."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from cojax.agents import algorithm, distributions, networks, on_policy, ppo, returns
+from cojax.agents.normalization import Moments, RewardScale, TargetScale
+
+
+def numpy_gae(r, v, w, terminated, truncated, gamma, lam):
+    """The documented recursion, step by step."""
+    advantages, later = np.zeros_like(r), np.zeros_like(r[0])
+    for t in reversed(range(len(r))):
+        for i in range(r.shape[1]):
+            next_value = 0.0 if terminated[t, i] else w[t, i]
+            delta = r[t, i] + gamma * next_value - v[t, i]
+            trace = 0.0 if terminated[t, i] or truncated[t, i] else later[i]
+            advantages[t, i] = later[i] = delta + gamma * lam * trace
+    return advantages
+
+
+def test_gae_against_a_loop_with_mixed_flags():
+    rng = np.random.default_rng(0)
+    r, v, w = rng.normal(size=(3, 37, 5)).astype(np.float32)
+    terminated, truncated = rng.random((2, 37, 5)) < 0.2
+    assert (terminated & truncated).any()
+    assert (truncated & ~terminated).any()
+    ours = returns.generalized_advantages(r, v, w, terminated, truncated, 0.97, 0.9)
+    want = numpy_gae(r, v, w, terminated, truncated, 0.97, 0.9)
+    np.testing.assert_allclose(ours, want, rtol=1e-5, atol=1e-5)
+
+
+def test_gaussian_density_and_entropy():
+    u, mean, log_std = jnp.array([0.3, -1.0]), jnp.array([0.1, 0.5]), jnp.array([-0.7, 0.2])
+    normal = stats.norm(mean, np.exp(log_std))
+    log_prob = distributions.gaussian_log_prob(u, mean, log_std)
+    np.testing.assert_allclose(log_prob, normal.logpdf(u).sum(), rtol=1e-6)
+    np.testing.assert_allclose(
+        distributions.gaussian_entropy(log_std), normal.entropy().sum(), rtol=1e-6
+    )
+
+
+def test_squashed_density_integrates_to_one_in_action_units():
+    half = jnp.array([2.5])
+    x = jnp.linspace(-9.0, 9.0, 200_001)[:, None]
+    log_prob = distributions.tanh_gaussian_log_prob(x, jnp.array([0.4]), jnp.array([-0.3]), half)
+    actions = np.asarray(half * jnp.tanh(x), np.float64)[:, 0]
+    total = np.trapezoid(np.exp(np.asarray(log_prob, np.float64)), actions)
+    assert abs(total - 1.0) < 1e-3
+
+
+def test_tanh_slope_is_finite_where_tanh_saturates():
+    x = jnp.array([-40.0, -9.5, 0.0, 0.3, 9.5, 40.0])
+    exact = np.log(4.0) - 2.0 * np.logaddexp(x, -np.asarray(x, np.float64))
+    np.testing.assert_allclose(distributions.log_tanh_slope(x), exact, rtol=1e-6, atol=1e-6)
+
+
+def test_bounds_are_per_dimension_and_infinite_ones_have_unit_scale():
+    box = distributions.ActionBox(jnp.array([-1.0, 0.0, -jnp.inf]), jnp.array([3.0, 0.5, jnp.inf]))
+    np.testing.assert_allclose(box.half_range(), [2.0, 0.25, 1.0])
+    np.testing.assert_allclose(box.to_action(jnp.ones(3)), [3.0, 0.5, 1.0])
+    np.testing.assert_allclose(box.to_action(-jnp.ones(3)), [-1.0, 0.0, -1.0])
+    np.testing.assert_allclose(box.clip(jnp.full(3, 9.0)), [3.0, 0.5, 9.0])
+
+
+def test_moments_merge_like_the_whole():
+    rng = np.random.default_rng(1)
+    x = rng.normal(3.0, 2.0, size=(500, 4)).astype(np.float32)
+    moments = Moments(jnp.zeros(4), jnp.zeros(4), jnp.zeros(()))
+    for part in np.split(x, [10, 200, 201]):
+        moments = moments.merge(jnp.asarray(part))
+    np.testing.assert_allclose(moments.mean, x.mean(0), rtol=1e-5)
+    np.testing.assert_allclose(moments.var, x.var(0), rtol=1e-4)
+
+
+def test_winsorised_merge_is_bounded_and_survives_nan():
+    moments = Moments.create((1,)).merge(jnp.linspace(-1.0, 1.0, 100)[:, None])
+    wild = jnp.array([[1e6], [jnp.inf], [jnp.nan], [0.0]])
+    merged = moments.merge(moments.winsorize(wild, 10.0))
+    assert float(merged.std()[0]) < 3.0 * float(moments.std()[0])
+
+
+def test_reward_accumulator_is_zeroed_after_the_terminal_reward():
+    reward = jnp.array([[1.0], [1.0], [10.0], [1.0]])
+    done = jnp.array([[False], [False], [True], [False]])
+    scale = RewardScale.create(1).merge(reward, done, 0.5)
+    seen = np.array([1.0, 1.5, 10.75, 1.0])  # the terminal 10 counts, then nothing leaks
+    np.testing.assert_allclose(scale.moments.mean, np.append(seen, 0.0).mean(), rtol=1e-6)
+    np.testing.assert_allclose(scale.accumulator, [1.0])
+
+
+def test_target_scale_forgets_and_is_unbiased_at_the_start():
+    scale = TargetScale.create().merge(jnp.array([1e6, 3e6]), 0.1)
+    np.testing.assert_allclose([scale.mean(), scale.std()], [2e6, 1e6], rtol=1e-5)
+    for _ in range(400):
+        scale = scale.merge(jnp.array([1.0, 3.0]), 0.1)
+    np.testing.assert_allclose([scale.mean(), scale.std()], [2.0, 1.0], rtol=1e-3)
+
+
+def test_head_rescaling_is_exact():
+    mlp = networks.MLP((8,), 1)
+    params, x = mlp.init(jax.random.key(0), jnp.ones(3)), jnp.array([[0.2, -1.0, 3.0]])
+    moved = networks.scale_head(params, jnp.float32(0.5), jnp.float32(-2.0))
+    np.testing.assert_allclose(mlp.apply(moved, x), 0.5 * mlp.apply(params, x) - 2.0, rtol=1e-5)
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 1000, 4096])
+def test_permutation_is_one(n):
+    order = on_policy.permutation(jax.random.key(n), n)
+    assert sorted(np.asarray(order).tolist()) == list(range(n))
+
+
+def test_permutation_is_uniform():
+    keys = jax.random.split(jax.random.key(0), 20_000)
+    orders = jax.vmap(lambda k: on_policy.permutation(k, 6))(keys)
+    counts = np.stack([np.bincount(orders[:, i], minlength=6) for i in range(6)])
+    assert np.all(np.abs(counts - 20_000 / 6) < 5 * np.sqrt(20_000 / 6))
+
+
+def test_a_hyperparameter_of_the_wrong_kind_is_named():
+    build = algorithm.hyperparameters
+    with pytest.raises(ValueError, match="unknown hyperparameter 'learning_rat'.*'learning_rate'"):
+        build(ppo.PPO, {"learning_rat": 1e-3})
+    with pytest.raises(ValueError, match=r"PPO.gamma: expected a number in \[0, 1\], got 1.5"):
+        build(ppo.PPO, {"gamma": 1.5})
+    with pytest.raises(ValueError, match="PPO.learning_rate: expected a number.*nan"):
+        build(ppo.PPO, {"learning_rate": float("nan")})
+    with pytest.raises(ValueError, match="PPO.num_envs decides shapes"):
+        build(ppo.PPO, {"num_envs": 2.5})
+    with pytest.raises(ValueError, match="PPO.num_envs: expected at least 1"):
+        build(ppo.PPO, {"num_envs": 0})
+    with pytest.raises(ValueError, match="PPO.hidden: expected positive integers"):
+        build(ppo.PPO, {"hidden": [64, -1]})
+    with pytest.raises(ValueError, match="PPO.learning_rate: expected one number"):
+        build(ppo.PPO, {"learning_rate": "fast"})
+    with pytest.raises(ValueError, match="cannot vary in one run"):
+        algorithm.stack_hyperparameters(ppo.PPO, [{"num_envs": 2}, {"num_envs": 4}], {})
+    with pytest.raises(ValueError, match="in every setting or in none"):
+        algorithm.stack_hyperparameters(ppo.PPO, [{"gamma": 0.9}, {}], {})

@@ -1,0 +1,316 @@
+"""Populations: equal to solo runs, isolated, compiled once; policies that leave and come back."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import gymnax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from agents_toy import GAMMA, Discrete, Toy, ToyParams, value
+
+from cojax.agents import load_policy, on_policy, ppo, save_policy, train, training
+from cojax.agents.algorithm import hyperparameters, strong
+
+SMALL = {"num_envs": 4, "num_steps": 8, "num_minibatches": 2, "update_epochs": 2, "hidden": (8,)}
+ENV = Toy()
+
+
+def small(**kwargs):
+    options = {"env": ENV, "hyperparameters": SMALL, "total_timesteps": 320, "eval_every": 160}
+    return train("ppo", ToyParams(), jax.random.key(3), **(options | kwargs))
+
+
+def assert_same(a, b, **tolerance):
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        if tolerance:
+            np.testing.assert_allclose(x, y, **tolerance)
+        else:
+            np.testing.assert_array_equal(x, y)
+
+
+def policy_of(run, **index):
+    return run.member(**index).params
+
+
+@pytest.fixture(scope="module")
+def fixtures():
+    return jax.tree.map(
+        lambda *x: jnp.stack(x), *[strong(ToyParams(target=t)) for t in (0.0, 0.2, 0.4)]
+    )
+
+
+@pytest.fixture(scope="module")
+def population(fixtures):
+    settings = [SMALL | {"learning_rate": 1e-3}, SMALL | {"learning_rate": 3e-3}]
+    return train(
+        "ppo",
+        fixtures,
+        jax.random.key(3),
+        env=ENV,
+        hyperparameters=settings,
+        num_seeds=2,
+        total_timesteps=320,
+        eval_every=160,
+        batching="loop",
+    )
+
+
+def test_axes_are_labelled(population):
+    assert population.axes == population.policy.axes == ("fixture", "hyperparameters", "seed")
+    assert population.failed.shape == (3, 2, 2)
+    assert population.metrics["policy_loss"].shape == (3, 2, 2, 2)
+    np.testing.assert_array_equal(population.timesteps, [160, 320])
+    member = population.member(fixture=1, hyperparameters=0, seed=1)
+    action = member(jnp.array([0.5]), jax.random.key(0))
+    assert action.shape == (2,)
+    assert np.all(np.abs(action) <= [1.0, 4.0])
+
+
+def solo(fixtures, batching="loop"):
+    """What member (2, 1, 1) of ``population`` should be."""
+    one = jax.tree.map(lambda x: x[2], fixtures)
+    return train(
+        "ppo",
+        one,
+        jax.random.fold_in(jax.random.key(3), 1),
+        env=ENV,
+        hyperparameters=SMALL | {"learning_rate": 3e-3},
+        num_seeds=None,
+        total_timesteps=320,
+        eval_every=160,
+        batching=batching,
+    )
+
+
+def test_a_member_is_its_solo_run_bit_for_bit(population, fixtures):
+    alone = solo(fixtures)
+    assert alone.axes == ()
+    assert_same(alone.policy.params, policy_of(population, fixture=2, hyperparameters=1, seed=1))
+    for name, x in alone.metrics.items():
+        np.testing.assert_array_equal(x, population.metrics[name][2, 1, 1], err_msg=name)
+
+
+def test_members_of_a_vmapped_population_are_their_solo_runs(population, fixtures):
+    """Batched products round differently: 20 gradient steps keep within 1e-4."""
+    settings = [SMALL | {"learning_rate": 1e-3}, SMALL | {"learning_rate": 3e-3}]
+    batched = train(
+        "ppo",
+        fixtures,
+        jax.random.key(3),
+        env=ENV,
+        hyperparameters=settings,
+        num_seeds=2,
+        total_timesteps=320,
+        eval_every=160,
+        batching="vmap",
+    )
+    assert batched.axes == population.axes
+    assert_same(batched.policy.params, population.policy.params, rtol=1e-4, atol=1e-4)
+
+
+def test_one_compilation_for_many_instances(population, fixtures):
+    """Another fixture, seed, length and learning rate of the same shapes trace nothing anew."""
+    solo(fixtures)
+    before = training.advance._cache_size(), training.initialize._cache_size()
+    for target in (0.1, 0.3):
+        train(
+            "ppo",
+            ToyParams(target=target),
+            jax.random.key(8),
+            env=ENV,
+            hyperparameters=SMALL | {"learning_rate": target},
+            num_seeds=3,
+            total_timesteps=96,
+            batching="loop",
+        )
+    assert (training.advance._cache_size(), training.initialize._cache_size()) == before
+
+
+@pytest.mark.parametrize("batching", ["loop", "vmap"])
+def test_a_member_that_diverges_is_reported_and_leaves_the_others_alone(batching):
+    sick = jax.tree.map(
+        lambda *x: jnp.stack(x), strong(ToyParams()), strong(ToyParams(blow_up=1.0))
+    )
+    well = jax.tree.map(lambda *x: jnp.stack(x), *[strong(ToyParams())] * 2)
+    a, b = (
+        train(
+            "ppo",
+            p,
+            jax.random.key(3),
+            env=ENV,
+            hyperparameters=SMALL,
+            num_seeds=None,
+            total_timesteps=320,
+            batching=batching,
+        )  # fmt: skip
+        for p in (sick, well)
+    )
+    np.testing.assert_array_equal(a.failed, [False, True])
+    assert not b.failed.any()
+    assert_same(policy_of(a, fixture=0), policy_of(b, fixture=0))
+    assert np.isfinite(jax.tree.leaves(policy_of(a, fixture=0))[0]).all()
+
+
+def test_progress_and_evaluation_see_every_interval(population):
+    calls = []
+    run = small(
+        num_seeds=2,
+        progress=lambda steps, total, metrics: calls.append((steps, total, metrics["failed"])),
+        evaluate=mean_action,
+        batching="loop",
+    )
+    assert [c[:2] for c in calls] == [(160, 320), (320, 320)]
+    assert calls[0][2].shape == (2,)
+    assert run.curves.shape == (2, 2, 2)
+    assert run.steps_per_second > 0
+    final = run.member(seed=1)(jnp.array([0.3]), jax.random.key(0))
+    np.testing.assert_allclose(run.curves[1, -1], final, rtol=1e-6)
+
+
+def mean_action(policy_params, env_params, key):
+    apply = on_policy.policy_apply(ENV, env_params, hyperparameters(ppo.PPO, SMALL))
+    return apply(policy_params, jnp.array([0.3]), key)
+
+
+def test_environment_i_starts_the_same_whatever_the_number():
+    h = hyperparameters(ppo.PPO, SMALL)
+    few = on_policy.init(ENV, jax.random.key(0), ToyParams(), h)
+    many = on_policy.init(ENV, jax.random.key(0), ToyParams(), h.replace(num_envs=16))
+    np.testing.assert_array_equal(few.obs, many.obs[:4])
+    assert len(np.unique(many.obs)) == 16
+
+
+def test_first_epoch_ratio_is_one():
+    """Also after the observation statistics have moved, and with per-dimension bounds."""
+    h = hyperparameters(ppo.PPO, SMALL | {"log_std_init": 0.5})
+    update = jax.jit(lambda s: ppo.ALGORITHM.update(ENV, s, ToyParams(), h)[0])
+    state = on_policy.init(ENV, jax.random.key(0), ToyParams(), h)
+    for _ in range(3):
+        state = update(state)
+        collected, rollout, _ = on_policy.collect(ENV, state, jax.random.key(1), ToyParams(), h)
+        ready, batch = on_policy.prepare(ENV, collected, rollout, ToyParams(), h)
+        nets = on_policy.networks(ENV, ToyParams(), h)
+        _, metrics = ppo.loss(ready.params, batch, nets, h)
+        assert float(jnp.max(jnp.abs(rollout.u))) > 1.0  # some actions were clipped
+        assert abs(float(metrics["approx_kl"])) < 1e-6
+        assert float(metrics["clip_fraction"]) == 0.0
+
+
+def test_rescaling_targets_leaves_the_value_function_alone():
+    h = hyperparameters(ppo.PPO, SMALL)
+    state = on_policy.init(ENV, jax.random.key(0), ToyParams(), h)
+    critic = on_policy.networks(ENV, ToyParams(), h).critic
+    moved = on_policy._rescale(state, state.targets.merge(jnp.array([-500.0, 100.0]), 0.1))
+    obs = jnp.linspace(-2.0, 2.0, 9)[:, None]
+    before, after = (on_policy.value(critic, s, obs) for s in (state, moved))
+    np.testing.assert_allclose(before, after, rtol=1e-4, atol=1e-3)
+
+
+# The policy is held (every advantage is clipped to 0) while the critic learns.
+VALUE = {
+    "num_envs": 64,
+    "num_steps": 32,
+    "num_minibatches": 4,
+    "update_epochs": 4,
+    "hidden": (32,),
+    "advantage_clip": 0.0,
+    "learning_rate": 3e-3,
+    "log_std_init": -1.0,
+}
+FAULTY = Toy(truncation_is_terminal=True)
+
+
+def value_error(env, horizon):
+    """Mean relative error of the critic on the states of a rollout."""
+    params = strong(ToyParams(max_steps_in_episode=horizon))
+    run = train(
+        "ppo", params, jax.random.key(0), env=env, hyperparameters=VALUE, num_seeds=None,
+        total_timesteps=400_000, eval_every=400_000, batching="loop",
+    )  # fmt: skip
+    h, state = run.hyperparameters, run.state[0]
+    x = jnp.linspace(-1.0, 1.0, 21)
+    critic = on_policy.networks(env, params, h).critic
+    learned = on_policy.value(critic, state, on_policy.normalize(state, x[:, None], h))
+    known = value(x, float(jnp.exp(h.log_std_init)))
+    return float(jnp.mean(jnp.abs(learned - known)) / jnp.mean(jnp.abs(known)))
+
+
+@pytest.mark.parametrize("horizon", [16, 64])
+def test_value_converges_whatever_the_time_limit(horizon):
+    assert value_error(ENV, horizon) < 0.02
+
+
+def test_truncation_taken_for_terminal_fails_the_same_test():
+    assert value_error(FAULTY, 16) > 0.1
+
+
+def test_policies_leave_and_come_back(population, tmp_path):
+    member = population.member(fixture=1, hyperparameters=1, seed=0)
+    for policy in (member, population.policy):
+        save_policy(tmp_path / "policy.npz", policy)
+        loaded = load_policy(tmp_path / "policy.npz")
+        assert loaded.apply == policy.apply
+        assert (loaded.axes, loaded.name) == (policy.axes, policy.name)
+        assert_same(loaded.params, policy.params)
+    assert [p.name for p in tmp_path.iterdir()] == ["policy.npz"]
+    obs = jnp.array([0.4])
+    again = loaded.member(fixture=1, hyperparameters=1, seed=0)(obs, jax.random.key(0))
+    np.testing.assert_array_equal(again, member(obs, jax.random.key(0)))
+
+
+def test_a_file_that_is_no_policy_is_named(tmp_path):
+    (tmp_path / "x.npz").write_text("hello")
+    with pytest.raises(ValueError, match=r"x\.npz: expected a policy saved by cojax"):
+        load_policy(tmp_path / "x.npz")
+    with pytest.raises(ValueError, match=r"none\.npz: expected a policy"):
+        load_policy(tmp_path / "none.npz")
+
+
+def test_bad_arguments_are_one_line():
+    with pytest.raises(ValueError, match="unknown algorithm 'pp0'; did you mean 'ppo'"):
+        train("pp0", ToyParams(), jax.random.key(0), env=ENV)
+    with pytest.raises(ValueError, match="one-dimensional Box as action space"):
+        small(env=Discrete())
+    with pytest.raises(ValueError, match="num_minibatches: 3 does not divide"):
+        small(hyperparameters=SMALL | {"num_minibatches": 3})
+    with pytest.raises(ValueError, match="activation: unknown 'tan'"):
+        small(hyperparameters=SMALL | {"activation": "tan"})
+    with pytest.raises(ValueError, match="key: expected one typed key"):
+        train("ppo", ToyParams(), jnp.zeros(2, jnp.uint32), env=ENV)
+    with pytest.raises(ValueError, match="num_seeds: expected at least 1"):
+        small(num_seeds=0)
+    with pytest.raises(ValueError, match="batching: expected auto, vmap or loop"):
+        small(batching="pmap")
+
+
+def test_gamma_is_the_systems_unless_given():
+    h = hyperparameters(ppo.PPO, SMALL)
+    assert h.gamma is None
+    assert on_policy.algorithm.discount(ToyParams(), h) == GAMMA
+    assert on_policy.algorithm.discount(gymnax.make("Pendulum-v1")[1], h) == 0.99
+    given = dataclasses.replace(h, gamma=jnp.float32(0.5))
+    assert on_policy.algorithm.discount(ToyParams(), given) == 0.5
+
+
+@pytest.mark.slow
+def test_pendulum_is_swung_up():
+    env, params = gymnax.make("Pendulum-v1")
+    run = train("ppo", params, jax.random.key(0), env=env, num_seeds=3, total_timesteps=300_000)
+    assert np.median(run.metrics["episode_return"][..., -1]) > -300
+
+
+def test_the_toy_is_learned():
+    """The optimum is a_1 = target-ish: returns rise from the first interval to the last."""
+    run = small(
+        hyperparameters={"num_envs": 64, "num_steps": 32, "learning_rate": 1e-3, "hidden": (32,)},
+        num_seeds=None,
+        total_timesteps=60_000,
+        eval_every=10_000,
+    )
+    returns = run.metrics["episode_return"]
+    assert returns[-1] > 0.8 * returns[0]
+    a = run.policy(jnp.array([0.8]), jax.random.key(0))
+    assert float(a[0]) < -0.2
