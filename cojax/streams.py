@@ -4,6 +4,7 @@
     episode key  = fold_in(stream key, episode)
     initial key  = fold_in(episode key, 0)                      draws s_0
     noise key    = fold_in(fold_in(episode key, 1), step)       draws w_step
+    policy key   = fold_in(fold_in(episode key, 2), step)       draws what a policy draws itself
 
 Neither the algorithm, nor the batch size, nor the order of evaluation enters, so every policy
 meets the same initial states and the same disturbances. The generator is pinned to threefry:
@@ -79,6 +80,11 @@ def noise_root(episode: jax.Array) -> jax.Array:
 def noise_key(episode: jax.Array, step: int | jax.Array) -> jax.Array:
     """The key that draws w_step of an episode."""
     return jax.random.fold_in(noise_root(episode), step)
+
+
+def policy_key(episode: jax.Array, step: int | jax.Array) -> jax.Array:
+    """The key a stochastic policy is given at a step of an episode; independent of the noise."""
+    return jax.random.fold_in(jax.random.fold_in(episode, 2), step)
 
 
 def fingerprint() -> str:
