@@ -1,0 +1,300 @@
+"""Paired evaluation: any number of policies on the same streams, with their gap measured exactly.
+
+    suboptimality     Σ_{k<T} γᵏ A*(s_k, a_k)                       unbiased, >= 0; primary
+    tail_corrected    Σ γᵏ c_k + γᵀ V*(s_T) - V*(s_0)               the same mean, noisier
+    paper_optgap      (V_r^π - V_r*)/(|V_r*| + ε), rewards, cut at T
+    paper_regret      Σ γᵏ (r(s_k, a*_k) - r(s_k, a_k)) at the policy's own states
+    coupled_regret    the same with the oracle on its own trajectory under the same noise
+
+Source: paper, Section VII, and the performance-difference identity (Kakade and Langford 2002).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from cojax import inputs, precision, streams
+from cojax.envs import EnvParams, num_instances, stack, unstack
+from cojax.evaluation import references
+from cojax.evaluation.members import Players, gather
+from cojax.evaluation.result import WORST, Evaluation
+from cojax.evaluation.rollout import Sum, run
+from cojax.inputs import InputError
+
+OPTGAP_EPSILON = 1e-8
+LANES = 2**18  # state components in flight by default: bounds memory, and fits a cache
+
+
+def evaluate(
+    policies: Any,
+    params: Any,
+    num_trials: int = 256,
+    root: int = 0,
+    *,
+    num_steps: int | None = None,
+    initial_states: Any = None,
+    target: float = 0.1,
+    chunk: int | None = None,
+    names: Sequence[str] | None = None,
+) -> Evaluation:
+    """Run policies on the same (fixture, trial) streams in one program.
+
+    Args:
+        policies: a :class:`cojax.policy.Policy` (its axes "fixture", "hyperparameters" and
+            "seed" are expanded), a :class:`~cojax.evaluation.references.Reference`, the text of
+            one ("oracle", "dithered-oracle:0.05"), a function ``(obs, key) -> action``, or a
+            list, or a dict by name, of these.
+        params: one ``EnvParams``, a stacked batch, a fixture, or a list, or a dict by name, of
+            these. Systems of different shapes are run group by group.
+        num_trials: N. Trial i starts and is disturbed as instance i of the streams, in every
+            fixture and for every policy.
+        root: seed of the streams.
+        num_steps: steps T of every episode; by default each system's own horizon.
+        initial_states: (k, d) states that trials start from in turn, (d,) for one, instead of
+            draws from the initial law.
+        target: the target set is sqrt(V*(s) - b) <= target · sqrt(V*(s_0) - b).
+        chunk: trials that run side by side; bounds memory. Any choice gives the same trials up
+            to rounding: 1e-5 of V*(s_0) in float32.
+        names: of the fixtures, where they have none of their own.
+
+    Returns:
+        An :class:`Evaluation`. Trials that leave the divergence guard, or in which an action or
+        a state is not finite, are failures.
+
+    Raises ValueError, one line, for an empty list, an unknown name, fewer than one trial or step,
+    or a policy whose action has the wrong shape.
+    """
+    num_trials = inputs.whole("num_trials", num_trials, 1)
+    if num_steps is not None:
+        num_steps = inputs.whole("num_steps", num_steps, 1)
+    if chunk is not None:
+        chunk = inputs.whole("chunk", chunk, 1)
+    target = inputs.number("target", target, 0.0)
+    systems, fixture_names = _systems(params, names)
+    players = gather(policies, len(systems))
+    key = streams.root_key(root)
+    parts = []
+    for indices in group_by_shape(systems):
+        batch = stack([systems[i] for i in indices])
+        with _scope(batch):
+            starts = _initial_states(initial_states, batch, num_trials)
+            raw, horizons = _run_group(
+                players, indices, batch, num_trials, key, num_steps, starts, target, chunk
+            )
+        parts.append((indices, _trials(raw, players.oracle, len(players.members)), horizons))
+    trials = {
+        name: _by_fixture([(i, t[name]) for i, t, _ in parts], len(systems)) for name in parts[0][1]
+    }
+    horizons = _by_fixture([(i, h) for i, _, h in parts], len(systems))
+    dtypes = sorted({str(s.system.gamma.dtype) for s in systems})
+    return Evaluation(
+        fixtures=tuple(fixture_names),
+        members=players.members,
+        trials=trials,
+        horizons=horizons.astype(int),
+        root=int(root),
+        dtype=", ".join(dtypes),
+    )
+
+
+def _run_group(
+    players: Players, indices, batch, num_trials, key, num_steps, starts, target, chunk
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Systems of one shape, chunk by chunk over trials; arrays (F, M, N) in float64."""
+    system = batch.system
+    groups, group_params = players.program(batch, indices)
+    num_members = sum(group.num_members for group in groups)
+    dim = system.state_dim
+    if chunk is None:
+        lanes = len(indices) * num_members * dim
+        chunk = min(num_trials, max(32, LANES // lanes))
+    horizons = batch.max_steps_in_episode
+    if num_steps is not None:
+        horizons = jnp.full_like(horizons, num_steps)
+    pieces = []
+    for first in range(0, num_trials, chunk):
+        # the last chunk is filled up and cut, so that it is the same program
+        keys = streams.stream_keys(key, chunk, first)
+        episodes = jax.vmap(lambda stream: streams.episode_key(stream, 0))(keys)
+        s0 = None if starts is None else starts[(first + np.arange(chunk)) % len(starts)]
+        piece = run(
+            groups, batch, group_params, episodes, s0, horizons, jnp.asarray(target, jnp.float32)
+        )
+        pieces.append(jax.tree.map(np.asarray, piece))
+    keep = slice(0, num_trials)
+    raw = {name: _joined([piece[name] for piece in pieces])[..., keep] for name in pieces[0]}
+    return raw, np.asarray(horizons)
+
+
+def _joined(pieces: list[Any]) -> np.ndarray:
+    """Chunks side by side along the trials, compensated sums added up in float64."""
+    arrays = []
+    for piece in pieces:
+        if isinstance(piece, Sum):
+            arrays.append(np.float64(piece.high) + np.float64(piece.low))
+        else:
+            arrays.append(np.asarray(piece, np.float64))
+    if arrays[0].ndim == 1:  # one for each fixture
+        return arrays[0][:, None, None]
+    if arrays[0].ndim == 2:  # one for each fixture and trial
+        arrays = [array[:, None, :] for array in arrays]
+    return np.concatenate(arrays, axis=-1)
+
+
+def _trials(raw: dict[str, np.ndarray], oracle: int, num_members: int) -> dict[str, np.ndarray]:
+    """Metrics of every trial from the program's sums; the oracle's row serves coupled regret."""
+    value, cost = raw["optimal_value"], raw["discounted_cost"]
+    gap = raw["advantage"]
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        corrected = cost + raw["final_discount"] * raw["final_value"] - value
+        metrics = {
+            "suboptimality": gap,
+            "relative_suboptimality": gap / value,
+            "tail_corrected": corrected,
+            "relative_tail_corrected": corrected / value,
+            "paper_optgap": (value - cost) / (value + OPTGAP_EPSILON),
+            "paper_regret": raw["regret"],
+            "coupled_regret": cost - cost[:, oracle : oracle + 1],
+            "discounted_return": -cost,
+            "undiscounted_return": -raw["cost"],
+            "action_distance": np.sqrt(raw["distance"] / np.maximum(raw["steps"], 1.0)),
+            "time_to_target": raw["time_to_target"],
+        }
+    failed = raw["failed"] > 0
+    trials = {name: np.where(failed, WORST[name], metrics[name]) for name in WORST}
+    trials["optimal_value"] = np.broadcast_to(value, cost.shape)
+    trials["steps"] = raw["steps"]
+    trials["saturated"] = raw["saturated"] / np.maximum(raw["steps"], 1.0)
+    trials["reached"] = raw["reached"]
+    trials["failed"] = raw["failed"]
+    trials["diverged"] = (failed & (raw["nonfinite"] == 0)).astype(np.float64)
+    trials["nonfinite"] = raw["nonfinite"]
+    return {name: values[:, :num_members] for name, values in trials.items()}
+
+
+def _by_fixture(parts: list[tuple[list[int], np.ndarray]], num: int) -> np.ndarray:
+    """Put the fixtures of several groups back in the order they were given."""
+    out = np.empty((num, *parts[0][1].shape[1:]))
+    for indices, values in parts:
+        out[indices] = values
+    return out
+
+
+def _scope(params: EnvParams) -> contextlib.AbstractContextManager[None]:
+    """Double precision where the systems are in double precision."""
+    if params.system.gamma.dtype == np.float64:
+        return precision.x64()
+    return contextlib.nullcontext()
+
+
+def _initial_states(states: Any, params: EnvParams, num_trials: int) -> jax.Array | None:
+    if states is None:
+        return None
+    array = np.asarray(states)
+    dim = params.system.state_dim
+    array = array[None] if array.ndim == 1 else array
+    if array.ndim != 2 or array.shape[1] != dim or not len(array) or array.dtype.kind not in "iuf":
+        raise InputError(f"initial_states: expected shape (k, {dim}), got {np.shape(states)}")
+    if not np.isfinite(array).all():
+        raise InputError("initial_states: expected finite numbers")
+    return jnp.asarray(array, params.system.gamma.dtype)
+
+
+# --- fixtures ------------------------------------------------------------------------------------
+
+
+def _systems(params: Any, names: Sequence[str] | None) -> tuple[list[EnvParams], list[str]]:
+    """Single params and their names, from whatever was given."""
+    if isinstance(params, Mapping):
+        pairs = [(str(name), value) for name, value in params.items()]
+    elif isinstance(params, Sequence) and not isinstance(params, str):
+        pairs = [(None, value) for value in params]
+    else:
+        pairs = [(None, params)]
+    systems, found = [], []
+    for name, value in pairs:
+        if isinstance(value, str):
+            from cojax.fixtures import load_fixture
+
+            value = load_fixture(value)
+        own = getattr(value, "id", None)
+        if hasattr(value, "make_params"):
+            value = value.make_params()
+        if not isinstance(value, EnvParams):
+            raise InputError(f"params: expected EnvParams or a fixture, got {type(value).__name__}")
+        batched = num_instances(value) is not None
+        for k, one in enumerate(unstack(value)):
+            label = name or own or _describe(one)
+            systems.append(one)
+            found.append(f"{label}[{k}]" if batched and (name or own) else label)
+    if not systems:
+        raise InputError("params: expected at least one system, got an empty list")
+    if names is not None:
+        if len(names) != len(systems):
+            raise InputError(f"names: expected {len(systems)} names, got {len(names)}")
+        found = [str(name) for name in names]
+    return systems, _distinct(found)
+
+
+def _describe(params: EnvParams) -> str:
+    """A name for a system that has none: family, dimension and p."""
+    system = params.system
+    geometry = getattr(system, "geometry", system)
+    p = getattr(system, "p", None)
+    strength = "" if p is None else f"-p{float(p):.2f}"
+    return f"{type(geometry).__name__}-d{system.state_dim}{strength}"
+
+
+def _distinct(names: list[str]) -> list[str]:
+    """Number the names that occur more than once."""
+    seen: dict[str, int] = {}
+    out = []
+    for name in names:
+        k = seen.get(name, 0)
+        seen[name] = k + 1
+        out.append(f"{name}#{k}" if names.count(name) > 1 else name)
+    return out
+
+
+def group_by_shape(systems: Sequence[EnvParams]) -> list[list[int]]:
+    """Indices of systems that stack, in groups, in order of first appearance."""
+    groups: dict[Any, list[list[int]]] = {}
+    for index, params in enumerate(systems):
+        candidates = groups.setdefault(_shape_key(params), [])
+        for group in candidates:
+            try:
+                stack([systems[group[0]], params])
+            except InputError:
+                continue
+            group.append(index)
+            break
+        else:
+            candidates.append([index])
+    return sorted((group for found in groups.values() for group in found), key=lambda g: g[0])
+
+
+def _shape_key(params: EnvParams) -> Any:
+    """What must be equal for two systems to stack; differences that stack levels are left out."""
+    system = params.system
+    law = params.initial_state
+    shapes = tuple(np.shape(leaf) for leaf in jax.tree.leaves(law))
+    return (
+        type(system),
+        system.state_dim,
+        system.action_dim,
+        str(system.gamma.dtype),
+        jax.tree.structure(getattr(system, "geometry", None)),
+        jax.tree.structure(law),
+        shapes,
+        params.clip_actions,
+        params.terminal_value,
+    )
+
+
+__all__ = ["evaluate", "group_by_shape", "references"]

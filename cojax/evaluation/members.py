@@ -1,0 +1,196 @@
+"""From what a user calls policies to the groups of members that the program runs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from cojax.envs import EnvParams, unstack
+from cojax.evaluation.references import ORACLE, Reference, parse_policy
+from cojax.evaluation.result import Member
+from cojax.evaluation.rollout import Group
+from cojax.inputs import InputError
+from cojax.policy import Policy
+from cojax.system import Optimum
+
+AXES = ("fixture", "hyperparameters", "seed")
+
+
+@dataclasses.dataclass(frozen=True)
+class Plain:
+    """A function of (obs, key) as the ``apply`` of a :class:`cojax.policy.Policy`."""
+
+    function: Callable[[jax.Array, jax.Array], jax.Array]
+
+    def __call__(self, params: Any, obs: jax.Array, key: jax.Array) -> jax.Array:
+        """Return the function's action."""
+        return jnp.asarray(self.function(obs, key))
+
+
+@dataclasses.dataclass(frozen=True)
+class Players:
+    """All policies of an evaluation, the oracle among them.
+
+    Attributes:
+        policies: in order; the oracle is last where nobody asked for it.
+        members: of the policies that were asked for.
+        oracle: index of the oracle on the member axis.
+    """
+
+    policies: tuple[Policy | Reference, ...]
+    members: tuple[Member, ...]
+    oracle: int
+
+    def program(self, batch: EnvParams, indices: Sequence[int]) -> tuple[tuple, tuple]:
+        """Groups and their params for a stacked batch: fixtures ``indices`` of all."""
+        groups, group_params = [], []
+        systems = unstack(batch)
+        for policy in self.policies:
+            if isinstance(policy, Reference):
+                made = [policy.make_params(one) for one in systems]
+                params = jax.tree.map(lambda *leaves: jnp.stack(leaves)[:, None], *made)
+                group = Group(policy.act, True, 1, True)
+            else:
+                params, count, per_fixture = _expand(policy, indices)
+                group = Group(policy.apply, False, count, per_fixture)
+            _check_action(policy, group, params, systems[0])
+            groups.append(group)
+            group_params.append(params)
+        return tuple(groups), tuple(group_params)
+
+
+def gather(policies: Any, num_fixtures: int) -> Players:
+    """Name, check and line up policies.
+
+    Raises ValueError for an empty list, an unknown name, something that is no policy, or axes
+    that do not fit.
+    """
+    found = [_as_policy(name, value) for name, value in _pairs(policies)]
+    if not found:
+        raise InputError("policies: expected at least one policy, got an empty list")
+    names = _distinct([policy.name for policy in found])
+    members: list[Member] = []
+    oracle = None
+    for name, policy in zip(names, found, strict=True):
+        if isinstance(policy, Reference):
+            if policy.act is ORACLE.act and oracle is None:
+                oracle = len(members)
+            members.append(Member(name))
+        else:
+            members.extend(_members(name, policy, num_fixtures))
+    if oracle is None:
+        oracle = len(members)
+        found.append(ORACLE)
+    return Players(tuple(found), tuple(members), oracle)
+
+
+def _pairs(policies: Any) -> list[tuple[str | None, Any]]:
+    if isinstance(policies, Mapping):
+        return [(str(name), policy) for name, policy in policies.items()]
+    if isinstance(policies, list | tuple):
+        return [(None, policy) for policy in policies]
+    return [(None, policies)]
+
+
+def _as_policy(name: str | None, value: Any) -> Policy | Reference:
+    """A policy from a policy, a reference, a text or a function, under a name if one is given."""
+    if isinstance(value, str):
+        value = parse_policy(value)
+    if isinstance(value, Reference):
+        return value if name is None else dataclasses.replace(value, name=name)
+    if isinstance(value, Policy):
+        return value if name is None else value.replace(name=name)  # pyright: ignore
+    if callable(value):
+        own = getattr(value, "__name__", type(value).__name__)
+        return Policy(params=(), apply=Plain(value), name=name or own)
+    raise InputError(
+        f"policies: expected a policy, the name of a reference, or a function of (obs, key); "
+        f"got {type(value).__name__}"
+    )
+
+
+def _distinct(names: list[str]) -> list[str]:
+    """Number policies of one name, so that a table can tell them apart."""
+    out, seen = [], {}
+    for name in names:
+        seen[name] = seen.get(name, 0) + 1
+        out.append(name if seen[name] == 1 else f"{name}#{seen[name]}")
+    return out
+
+
+def _members(name: str, policy: Policy, num_fixtures: int) -> list[Member]:
+    """The members of a population, settings outermost."""
+    unknown = [axis for axis in policy.axes if axis not in AXES]
+    if unknown or len(set(policy.axes)) < len(policy.axes):
+        raise InputError(
+            f"policy {name}: expected axes out of {list(AXES)}, got {list(policy.axes)}"
+        )
+    sizes = _axis_sizes(policy)
+    if sizes.get("fixture", num_fixtures) != num_fixtures:
+        raise InputError(
+            f"policy {name}: it was trained on {sizes['fixture']} fixtures and is to be evaluated "
+            f"on {num_fixtures}; give the same fixtures, or take members with policy.member(...)"
+        )
+    settings = range(sizes["hyperparameters"]) if "hyperparameters" in sizes else [None]
+    seeds = range(sizes["seed"]) if "seed" in sizes else [None]
+    return [Member(name, setting, seed) for setting in settings for seed in seeds]
+
+
+def _axis_sizes(policy: Policy) -> dict[str, int]:
+    """Length of each labelled axis; raises ValueError where leaves disagree."""
+    lead = len(policy.axes)
+    shapes = {np.shape(leaf)[:lead] for leaf in jax.tree.leaves(policy.params)}
+    if not lead:
+        return {}
+    if len(shapes) != 1 or len(next(iter(shapes))) != lead:
+        raise InputError(
+            f"policy {policy.name}: expected leading axes {list(policy.axes)} on every parameter, "
+            f"got {sorted(shapes)}"
+        )
+    return dict(zip(policy.axes, next(iter(shapes)), strict=True))
+
+
+def _expand(policy: Policy, indices: Sequence[int]) -> tuple[Any, int, bool]:
+    """Params with leading axes ([fixture,] members), the number of members, and which it is."""
+    sizes = _axis_sizes(policy)
+    order = [policy.axes.index(axis) for axis in AXES if axis in policy.axes]
+    per_fixture = "fixture" in policy.axes
+    count = int(np.prod([sizes[axis] for axis in AXES[1:] if axis in sizes], dtype=int))
+    lead = len(policy.axes)
+
+    def arrange(leaf: Any) -> jax.Array:
+        leaf = jnp.asarray(leaf)
+        leaf = jnp.transpose(leaf, (*order, *range(lead, leaf.ndim)))
+        rest = leaf.shape[lead:]
+        if not per_fixture:
+            return leaf.reshape(count, *rest)
+        leaf = leaf.reshape(leaf.shape[0], count, *rest)
+        return leaf[jnp.asarray(indices)]
+
+    return jax.tree.map(arrange, policy.params), count, per_fixture
+
+
+def _check_action(policy: Any, group: Group, params: Any, env_params: EnvParams) -> None:
+    """Refuse a policy whose action for one observation is not a vector of the right length."""
+    system = env_params.system
+    d, m, dtype = system.state_dim, system.action_dim, system.gamma.dtype
+    depth = 2 if group.per_fixture else 1
+    one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[depth:], x.dtype), params)
+    obs: Any = jax.ShapeDtypeStruct((d,), dtype)
+    action: Any = jax.ShapeDtypeStruct((m,), dtype)
+    key = jax.eval_shape(lambda: jax.random.key(0, impl="threefry2x32"))
+    seen = (Optimum(obs, action, obs), obs) if group.sees_optimum else (obs,)
+    try:
+        shape = jax.eval_shape(group.act, one, *seen, key).shape
+    except (TypeError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise InputError(
+            f"policy {policy.name}: it cannot take an observation of shape ({d},): {reason}"
+        ) from error
+    if shape != (m,):
+        raise InputError(f"policy {policy.name}: expected an action of shape ({m},), got {shape}")

@@ -1,0 +1,152 @@
+"""What an evaluation gives: every trial, and tables made of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cojax.evaluation.intervals import interval_of_mean, interval_over_seeds
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# Metrics of a trial and what a failed trial scores: the worst there is.
+WORST = {
+    "suboptimality": np.inf,
+    "relative_suboptimality": np.inf,
+    "tail_corrected": np.inf,
+    "relative_tail_corrected": np.inf,
+    "paper_optgap": -np.inf,
+    "paper_regret": np.inf,
+    "coupled_regret": np.inf,
+    "discounted_return": -np.inf,
+    "undiscounted_return": -np.inf,
+    "action_distance": np.inf,
+    "time_to_target": np.inf,
+}
+METRICS = tuple(WORST)
+
+
+@dataclasses.dataclass(frozen=True)
+class Member:
+    """One policy that was run: a policy's name, and where it sits in its population."""
+
+    policy: str
+    hyperparameters: int | None = None
+    seed: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """Every trial of every policy on every fixture.
+
+    Attributes:
+        fixtures: F names.
+        members: M policies, seeds and hyperparameter settings counted apiece.
+        trials: metric -> (F, M, N) float64. Metrics of :data:`METRICS`, in units of cost, the
+            relative ones as fractions of V*(s_0); a failed trial holds the worst value there is,
+            ±inf. Besides: ``optimal_value`` V*(s_0), ``steps`` taken, ``saturated`` share of
+            action components at the bound, ``reached`` the target set, ``failed``, ``diverged``
+            (stopped by the guard) and ``nonfinite``, the last four 0 or 1.
+        horizons: (F,) steps of an episode.
+        root: seed of the streams.
+        dtype: what the systems ran in.
+    """
+
+    fixtures: tuple[str, ...]
+    members: tuple[Member, ...]
+    trials: dict[str, np.ndarray]
+    horizons: np.ndarray
+    root: int
+    dtype: str
+
+    @property
+    def num_trials(self) -> int:
+        """N."""
+        return self.trials["failed"].shape[-1]
+
+    def rows(self, **options: Any) -> list[dict[str, Any]]:
+        """One row for each fixture, policy and hyperparameter setting; seeds are averaged.
+
+        Each metric is ``{"mean", "low", "high"}`` with a 95% paired bootstrap interval over trials
+        (over seeds and trials where there are several seeds). With failures the mean over all
+        trials is ±inf, and ``<metric>_completed`` leaves them out. ``options`` are those of
+        :func:`cojax.evaluation.intervals.interval_of_mean`.
+        """
+        out = []
+        for f, fixture in enumerate(self.fixtures):
+            for (policy, setting), members in self._populations().items():
+                row: dict[str, Any] = {"fixture": fixture, "policy": policy}
+                if setting is not None:
+                    row["hyperparameters"] = setting
+                cells = {name: values[f, members] for name, values in self.trials.items()}
+                row.update(_summary(cells, options))
+                out.append(row)
+        return out
+
+    def frame(self) -> pd.DataFrame:
+        """One line for each fixture, policy, setting, seed and trial, with every metric."""
+        import pandas as pd
+
+        F, M, N = self.trials["failed"].shape
+        columns: dict[str, Any] = {
+            "fixture": np.repeat(self.fixtures, M * N),
+            "policy": np.tile(np.repeat([m.policy for m in self.members], N), F),
+        }
+        for name in ("hyperparameters", "seed"):
+            values = [getattr(m, name) for m in self.members]
+            if any(v is not None for v in values):
+                column = np.tile(np.repeat(np.array(values, object), N), F)
+                columns[name] = pd.array(column.tolist(), dtype="Int64")
+        columns["trial"] = np.tile(np.arange(N), F * M)
+        for name, values in self.trials.items():
+            columns[name] = values.reshape(-1)
+        return pd.DataFrame(columns)
+
+    def _populations(self) -> dict[tuple[str, int | None], list[int]]:
+        """Members that make one row: the seeds of one policy and setting."""
+        groups: dict[tuple[str, int | None], list[int]] = {}
+        for index, member in enumerate(self.members):
+            groups.setdefault((member.policy, member.hyperparameters), []).append(index)
+        return groups
+
+
+def _summary(cells: dict[str, np.ndarray], options: dict[str, Any]) -> dict[str, Any]:
+    """The rest of a row from its trials, (S, N) each."""
+    failed = cells["failed"].astype(bool)
+    row: dict[str, Any] = {"num_trials": failed.shape[1]}
+    if failed.shape[0] > 1:
+        row["num_seeds"] = failed.shape[0]
+    for name, source in (("failures", "failed"), ("diverged",) * 2, ("nonfinite",) * 2):
+        row[name] = int(cells[source].sum())
+    row["saturated"] = float(cells["saturated"].mean())
+    row["reached"] = float(cells["reached"].mean())
+    row["optimal_value"] = float(cells["optimal_value"].mean())
+    values = np.stack([cells[name] for name in METRICS])  # (metrics, S, N)
+    if not failed.any():
+        row.update(_intervals(METRICS, values, options))
+        return row
+    for name in METRICS:
+        row[name] = {"mean": WORST[name], "low": WORST[name], "high": WORST[name]}
+    names = [f"{name}_completed" for name in METRICS]
+    completed = ~failed.any(axis=0) if failed.shape[0] > 1 else ~failed[0]
+    if completed.any():
+        row.update(_intervals(names, values[..., completed], options))
+    else:
+        row.update(dict.fromkeys(names))
+    return row
+
+
+def _intervals(names: Any, values: np.ndarray, options: dict[str, Any]) -> dict[str, Any]:
+    """Intervals of several metrics, (metrics, S, N), under the names given."""
+    if values.shape[1] > 1:
+        options = {k: v for k, v in options.items() if k != "method"}
+        interval = interval_over_seeds(values, **options)
+    else:
+        interval = interval_of_mean(values[:, 0], **options)
+    return {
+        name: {"mean": float(m), "low": float(low), "high": float(high)}
+        for name, m, low, high in zip(names, *interval, strict=True)
+    }

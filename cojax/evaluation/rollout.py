@@ -1,0 +1,197 @@
+"""The program that runs every policy on the same streams and reduces as it goes.
+
+Trial i of every fixture and every policy meets the initial state and the noise of episode 0 of
+instance i under :mod:`cojax.streams`, which is what :class:`cojax.envs.CommonStreams` gives. The
+optimum is computed once a step for all policies together; nothing is stacked over time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from cojax import streams
+from cojax.envs import EnvParams
+from cojax.system import Optimum, next_mean
+
+SATURATED = 0.999  # of the action limit: a squashed policy comes close without meeting it
+
+
+class Group(NamedTuple):
+    """Policies that share one function, hashable: what a compilation depends on."""
+
+    act: Callable[..., jax.Array]
+    sees_optimum: bool  # act(params, optimum, obs, key), else act(params, obs, key)
+    num_members: int
+    per_fixture: bool  # params carry a leading fixture axis, before the members'
+
+
+class Sum(NamedTuple):
+    """A compensated sum: the total is high + low, to about twice the precision of the terms."""
+
+    high: jax.Array
+    low: jax.Array
+
+    def add(self, term: jax.Array) -> Sum:
+        """Add by two-sum (Knuth, TAOCP vol. 2, 4.2.2): the rounding error is kept in ``low``."""
+        high = self.high + term
+        back = high - self.high
+        error = (self.high - (high - back)) + (term - back)
+        return Sum(high, self.low + error)
+
+
+class State(NamedTuple):
+    """What the loop carries, for one fixture; M members, N trials."""
+
+    s: jax.Array  # (M, N, d)
+    alive: jax.Array  # (M, N) bool: neither stopped by the guard nor non-finite
+    nonfinite: jax.Array  # (M, N) bool: an action or a state was not finite
+    sums: dict[str, Sum]  # (M, N) each
+    entered: jax.Array  # (M, N) int32: first k with s_k in the target set; horizon + 1 before
+
+
+@partial(jax.jit, static_argnames=("groups",))
+def run(
+    groups: tuple[Group, ...],
+    params: EnvParams,
+    group_params: tuple[Any, ...],
+    episodes: jax.Array,
+    initial_states: jax.Array | None,
+    horizons: jax.Array,
+    target: jax.Array,
+) -> dict[str, Any]:
+    """Sums of every metric's terms, arrays of shape (F, M, N) or :class:`Sum` of them.
+
+    Args:
+        groups: what acts; their members in order make the M axis.
+        params: F systems, stacked.
+        group_params: one pytree a group, leading axes ([F,] members).
+        episodes: N episode keys.
+        initial_states: (N, d) to start from, or None to draw from each system's law.
+        horizons: (F,) steps of an episode.
+        target: the target set is sqrt(V*(s) - b) <= target · sqrt(V*(s_0) - b).
+    """
+    per_fixture = tuple(0 if group.per_fixture else None for group in groups)
+    one = partial(_run_fixture, groups)
+    return jax.vmap(one, in_axes=(0, per_fixture, None, None, 0, None, None))(
+        params, group_params, episodes, initial_states, horizons, target, jnp.max(horizons)
+    )
+
+
+def _run_fixture(groups, params, group_params, episodes, initial_states, horizon, target, longest):
+    """One fixture: M members, N trials."""
+    system = params.system
+    num_members = sum(group.num_members for group in groups)
+    if initial_states is None:
+        keys = jax.vmap(streams.initial_key)(episodes)
+        s0 = jax.vmap(params.initial_state.sample)(keys)
+    else:
+        s0 = initial_states.astype(system.gamma.dtype)
+    value0 = jax.vmap(system.value)(s0)
+    reach = target**2 * (value0 - system.offset)
+    shape = (num_members, s0.shape[0])
+    zero = jnp.zeros(shape, value0.dtype)
+    names = ("discounted_cost", "cost", "advantage", "regret", "distance", "saturated", "steps")
+    state = State(
+        s=jnp.broadcast_to(s0, (num_members, *s0.shape)),
+        alive=jnp.ones(shape, bool),
+        nonfinite=jnp.zeros(shape, bool),
+        sums={name: Sum(zero, zero) for name in names},
+        entered=jnp.full(shape, horizon + 1, jnp.int32),
+    )
+    body = partial(_step, groups, params, group_params, episodes, horizon, reach)
+    state = lax.fori_loop(0, longest, body, state)
+    final = _lanes(system.value)(state.s)
+    return {
+        **state.sums,
+        "optimal_value": value0,
+        "final_value": final,
+        "final_discount": _discount(system.gamma, horizon),
+        "failed": ~state.alive,
+        "nonfinite": state.nonfinite,
+        "time_to_target": jnp.minimum(state.entered, horizon),
+        "reached": state.entered <= horizon,
+    }
+
+
+def _step(groups, params, group_params, episodes, horizon, reach, k, state: State) -> State:
+    """Step k of all members and trials of one fixture."""
+    system = params.system
+    s = state.s
+    # materialised, so that an action that is a* differs from a* by exactly 0 however the
+    # compiler fuses what follows
+    optimum = lax.optimization_barrier(_lanes(system.optimum)(s))
+    keys = jax.vmap(streams.policy_key, (0, None))(episodes, k)
+    a = _act(groups, group_params, optimum, s, keys)
+    limit = params.action_limit
+    saturated = jnp.mean((jnp.abs(a) >= SATURATED * limit).astype(s.dtype), axis=-1)
+    if params.clip_actions:
+        a = jnp.clip(a, -limit, limit)
+
+    advantage = _lanes(system.excess_cost)(s, a - optimum.action)
+    cost = _lanes(system.stage_cost)(s, a)
+    cost_of_optimum = _lanes(system.stage_cost)(s, optimum.action)
+
+    keys = jax.vmap(streams.noise_key, (0, None))(episodes, k)
+    noise = jax.vmap(jax.vmap(system.sample_noise), in_axes=(0, None))(s, keys)
+    following = _lanes(partial(next_mean, system))(s, a, optimum) + noise
+    excess = _lanes(system.value)(following) - system.offset
+
+    running = state.alive & (k < horizon)
+    finite = jnp.isfinite(a).all(axis=-1) & jnp.isfinite(excess)
+    inside = finite & (excess <= params.divergence_radius**2)
+    weight = _discount(system.gamma, k)
+    terms = {
+        "discounted_cost": weight * cost,
+        "cost": cost,
+        "advantage": weight * advantage,
+        "regret": weight * (cost - cost_of_optimum),
+        "distance": advantage,
+        "saturated": saturated,
+        "steps": jnp.ones_like(cost),
+    }
+    counted = running & finite
+    entered = running & inside & (excess <= reach) & (state.entered > horizon)
+    return State(
+        s=jnp.where((running & inside)[..., None], following, s),
+        alive=state.alive & (inside | ~running),
+        nonfinite=state.nonfinite | (running & ~finite),
+        sums={
+            name: state.sums[name].add(jnp.where(counted, term, 0.0))
+            for name, term in terms.items()
+        },
+        entered=jnp.where(entered, k + 1, state.entered),
+    )
+
+
+def _act(groups, group_params, optimum: Optimum, s: jax.Array, keys: jax.Array) -> jax.Array:
+    """Actions of all members, (M, N, m), each group by its own function."""
+    actions, first = [], 0
+    for group, params in zip(groups, group_params, strict=True):
+        lanes = slice(first, first + group.num_members)
+        first += group.num_members
+        if group.sees_optimum:
+            seen = (jax.tree.map(lambda x, lanes=lanes: x[lanes], optimum), s[lanes])
+        else:
+            seen = (s[lanes],)
+        over_trials = jax.vmap(group.act, in_axes=(None, *(0 for _ in seen), 0))
+        over_members = jax.vmap(over_trials, in_axes=(0, *(0 for _ in seen), None))
+        actions.append(over_members(params, *seen, keys).astype(s.dtype))
+    return jnp.concatenate(actions)
+
+
+def _lanes(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Batch a function of one state over members and trials."""
+    return jax.vmap(jax.vmap(function))
+
+
+def _discount(gamma: jax.Array, k: jax.Array) -> jax.Array:
+    """γᵏ by exp(k log γ): its relative error stays at k |log γ| roundings, where a running
+    product would gather k.
+    """
+    return jnp.exp(k * jnp.log(gamma))

@@ -1,0 +1,86 @@
+"""Rows of an evaluation for people and for programs."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+SHOWN = {
+    "relative_suboptimality": "gap / V*",
+    "suboptimality": "gap",
+    "tail_corrected": "tail-corrected gap",
+    "paper_optgap": "paper OptGap",
+    "paper_regret": "paper Regret",
+}
+
+
+def to_json(rows: Sequence[dict[str, Any]]) -> str:
+    """Rows as strict JSON: numbers that are not finite become null."""
+    return json.dumps([_finite(row) for row in rows], indent=2, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(entry) for name, entry in value.items()}
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def number(value: float) -> str:
+    """Four significant digits, short."""
+    if value == 0.0:
+        return "0"
+    if not math.isfinite(value):
+        return "inf" if value > 0 else "-inf"
+    return f"{value:.4g}"
+
+
+def with_interval(cell: dict[str, float] | None) -> str:
+    """Mean and interval: ``0.41 [0.39, 0.43]``; the mean alone where they coincide."""
+    if cell is None:
+        return "none completed"
+    if cell["low"] == cell["high"] == cell["mean"]:
+        return number(cell["mean"])
+    return f"{number(cell['mean'])} [{number(cell['low'])}, {number(cell['high'])}]"
+
+
+def print_rows(rows: Sequence[dict[str, Any]]) -> None:
+    """Print a table to standard output."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"{rows[0]['num_trials']} paired trials, 95% bootstrap intervals")
+    table.add_column("fixture", overflow="fold")
+    table.add_column("policy", overflow="fold")
+    for title in SHOWN.values():
+        table.add_column(title, justify="right", overflow="fold")
+    table.add_column("failures", justify="right")
+    for row in rows:
+        policy = row["policy"]
+        if "hyperparameters" in row:
+            policy += f" ({row['hyperparameters']})"
+        cells = [_shown(row, metric) for metric in SHOWN]
+        table.add_row(row["fixture"], policy, *cells, str(row["failures"]))
+    console = Console()
+    console.print(table)
+    console.print(
+        "gap: Σ γᵏ A*(s, a), exact. Paper Regret compares stage rewards at the policy's own "
+        "states, and is negative for a lazy policy.",
+        soft_wrap=True,
+    )
+    if any(row["failures"] for row in rows):
+        console.print(
+            "A policy that failed in some trial has no finite mean; in brackets: the trials it "
+            "completed.",
+            soft_wrap=True,
+        )
+
+
+def _shown(row: dict[str, Any], metric: str) -> str:
+    text = with_interval(row[metric])
+    if row["failures"]:
+        text += f" (completed: {with_interval(row[f'{metric}_completed'])})"
+    return text
