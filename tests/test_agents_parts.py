@@ -124,19 +124,19 @@ def test_permutation_is_uniform():
 
 def test_a_hyperparameter_of_the_wrong_kind_is_named():
     build = algorithm.hyperparameters
-    with pytest.raises(ValueError, match="unknown hyperparameter 'learning_rat'.*'learning_rate'"):
+    with pytest.raises(ValueError, match=r"unknown hyperparameter 'learning_rat'.*'learning_rate'"):
         build(ppo.PPO, {"learning_rat": 1e-3})
     with pytest.raises(ValueError, match=r"PPO.gamma: expected a number in \[0, 1\], got 1.5"):
         build(ppo.PPO, {"gamma": 1.5})
-    with pytest.raises(ValueError, match="PPO.learning_rate: expected a number.*nan"):
+    with pytest.raises(ValueError, match=r"PPO.learning_rate: expected a number.*nan"):
         build(ppo.PPO, {"learning_rate": float("nan")})
-    with pytest.raises(ValueError, match="PPO.num_envs decides shapes"):
+    with pytest.raises(ValueError, match=r"PPO.num_envs decides shapes"):
         build(ppo.PPO, {"num_envs": 2.5})
-    with pytest.raises(ValueError, match="PPO.num_envs: expected at least 1"):
+    with pytest.raises(ValueError, match=r"PPO.num_envs: expected at least 1"):
         build(ppo.PPO, {"num_envs": 0})
-    with pytest.raises(ValueError, match="PPO.hidden: expected positive integers"):
+    with pytest.raises(ValueError, match=r"PPO.hidden: expected positive integers"):
         build(ppo.PPO, {"hidden": [64, -1]})
-    with pytest.raises(ValueError, match="PPO.learning_rate: expected one number"):
+    with pytest.raises(ValueError, match=r"PPO.learning_rate: expected one number"):
         build(ppo.PPO, {"learning_rate": "fast"})
     with pytest.raises(ValueError, match="cannot vary in one run"):
         algorithm.stack_hyperparameters(ppo.PPO, [{"num_envs": 2}, {"num_envs": 4}], {})
