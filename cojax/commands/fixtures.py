@@ -1,7 +1,123 @@
-"""Commands."""
+"""list, show, oracle, validate: commands about fixtures."""
 
 from __future__ import annotations
 
+import json
+import math
+from typing import Any
+
 import click
 
-COMMANDS: list[click.Command] = []
+
+@click.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Rows as JSON, and nothing else.")
+def list_command(as_json: bool) -> None:
+    """List the fixtures shipped with the package."""
+    from cojax.fixtures import load_fixture, shipped
+
+    rows = [_row(load_fixture(name)) for name in shipped()]
+    if as_json:
+        _print_json(rows)
+        return
+    columns = ["id", "family", "state_dim", "action_dim", "p", "gamma", "horizon", "difficulty"]
+    table = [columns, *([_word(row[c]) for c in columns] for row in rows)]
+    _print_table(table)
+
+
+@click.command("show")
+@click.argument("fixture")
+@click.option("--json", "as_json", is_flag=True, help="The content as JSON, and nothing else.")
+def show_command(fixture: str, as_json: bool) -> None:
+    """Show a fixture: its dimensions, knobs, spectra, difficulty and certificate."""
+    from cojax.fixtures import load_fixture
+    from cojax.fixtures.card import card
+
+    loaded = load_fixture(fixture)
+    if as_json:
+        content = {**loaded.content(), "sha256": loaded.sha256}
+        _print_json([content])
+    else:
+        click.echo(card(loaded))
+
+
+@click.command("oracle")
+@click.argument("fixture")
+@click.option(
+    "--states", required=True, help='JSON file: a list of {"s": [...], "a": [...]} or of lists.'
+)
+@click.option("--x64", is_flag=True, help="Compute in float64 instead of float32.")
+def oracle_command(fixture: str, states: str, x64: bool) -> None:
+    """Print optimal drift, action and value at states as JSON; more where an action is given."""
+    import numpy as np
+
+    from cojax.fixtures import load_fixture
+    from cojax.fixtures.query import oracle_rows, read_states
+
+    loaded = load_fixture(fixture)
+    queries = read_states(states, loaded.state_dim, loaded.action_dim)
+    system = loaded.system(np.float64 if x64 else np.float32)
+    _print_json(oracle_rows(system, queries))
+
+
+@click.command("validate")
+@click.argument("fixtures", nargs=-1, required=True)
+@click.option("--json", "as_json", is_flag=True, help="Rows as JSON, and nothing else.")
+def validate_command(fixtures: tuple[str, ...], as_json: bool) -> None:
+    """Check fixtures anew; status 1 where one is not what it says."""
+    from cojax.fixtures import validate
+
+    rows, valid = [], True
+    for name in fixtures:
+        certificate = validate(name)
+        valid = valid and certificate.passed
+        rows.append({"id": name, **certificate.model_dump()})
+        if not as_json:
+            click.echo(f"{name}: {'valid' if certificate.passed else 'INVALID'}")
+            for check_name, check in certificate.checks.items():
+                mark = "ok  " if check.passed else "FAIL"
+                figures = f"{_word(check.value):>10}  {_word(check.tolerance):>9}"
+                click.echo(f"  {mark} {check_name:<20}{figures}  {check.note}".rstrip())
+    if as_json:
+        _print_json(rows)
+    if not valid:
+        raise SystemExit(1)
+
+
+def _row(fixture: Any) -> dict[str, Any]:
+    return {
+        "id": fixture.id,
+        "family": fixture.family,
+        "parameterization": fixture.parameterization,
+        "state_dim": fixture.state_dim,
+        "action_dim": fixture.action_dim,
+        "p": fixture.p,
+        "gamma": fixture.gamma,
+        "horizon": fixture.horizon,
+        "difficulty": None if fixture.difficulty is None else fixture.difficulty.index,
+        "certified": bool(fixture.certificate),
+        "sha256": fixture.sha256,
+    }
+
+
+def _print_json(rows: list[dict[str, Any]]) -> None:
+    """A JSON list, one object a line."""
+    lines = ",\n ".join(json.dumps(row) for row in rows)
+    click.echo(f"[{lines}]")
+
+
+def _word(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.4g}" if math.isfinite(value) else str(value)
+    return str(value)
+
+
+def _print_table(table: list[list[str]]) -> None:
+    widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
+    for row in table:
+        line = "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True))
+        click.echo(line.rstrip())
+
+
+COMMANDS: list[click.Command] = [list_command, show_command, oracle_command, validate_command]
