@@ -106,8 +106,9 @@ def _as_policy(name: str | None, value: Any) -> Policy | Reference:
     if isinstance(value, Policy):
         return value if name is None else value.replace(name=name)  # pyright: ignore
     if callable(value):
+        function: Any = value
         own = getattr(value, "__name__", type(value).__name__)
-        return Policy(params=(), apply=Plain(value), name=name or own)
+        return Policy(params=(), apply=Plain(function), name=name or own)
     raise InputError(
         f"policies: expected a policy, the name of a reference, or a function of (obs, key); "
         f"got {type(value).__name__}"

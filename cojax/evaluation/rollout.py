@@ -49,6 +49,7 @@ class State(NamedTuple):
     """What the loop carries, for one fixture; M members, N trials."""
 
     s: jax.Array  # (M, N, d)
+    optimum: Optimum  # at s, (M, N, ·)
     alive: jax.Array  # (M, N) bool: neither stopped by the guard nor non-finite
     nonfinite: jax.Array  # (M, N) bool: an action or a state was not finite
     sums: dict[str, Sum]  # (M, N) each
@@ -97,15 +98,18 @@ def _run_fixture(groups, params, group_params, episodes, initial_states, horizon
     shape = (num_members, s0.shape[0])
     zero = jnp.zeros(shape, value0.dtype)
     names = ("discounted_cost", "cost", "advantage", "regret", "distance", "saturated", "steps")
+    actions = jnp.zeros((*shape, system.action_dim), value0.dtype)
+    start = jnp.broadcast_to(s0, (num_members, *s0.shape))
     state = State(
-        s=jnp.broadcast_to(s0, (num_members, *s0.shape)),
+        s=start,
+        optimum=Optimum(start, actions, start),  # made in the round before the first step
         alive=jnp.ones(shape, bool),
         nonfinite=jnp.zeros(shape, bool),
         sums={name: Sum(zero, zero) for name in names},
         entered=jnp.full(shape, horizon + 1, jnp.int32),
     )
     body = partial(_step, groups, params, group_params, episodes, horizon, reach)
-    state = lax.fori_loop(0, longest, body, state)
+    state = lax.fori_loop(-1, longest, body, state)
     final = _lanes(system.value)(state.s)
     return {
         **state.sums,
@@ -120,12 +124,13 @@ def _run_fixture(groups, params, group_params, episodes, initial_states, horizon
 
 
 def _step(groups, params, group_params, episodes, horizon, reach, k, state: State) -> State:
-    """Step k of all members and trials of one fixture."""
-    system = params.system
-    s = state.s
-    # materialised, so that an action that is a* differs from a* by exactly 0 however the
-    # compiler fuses what follows
-    optimum = lax.optimization_barrier(_lanes(system.optimum)(s))
+    """Step k of all members and trials of one fixture; k = -1 only fills in the optimum at s_0.
+
+    The optimum at s is carried from the round before. So it is a number in memory and not an
+    expression that the compiler may evaluate twice with different roundings, and an action that
+    is a* differs from a* by exactly 0.
+    """
+    system, s, optimum = params.system, state.s, state.optimum
     keys = jax.vmap(streams.policy_key, (0, None))(episodes, k)
     a = _act(groups, group_params, optimum, s, keys)
     limit = params.action_limit
@@ -142,7 +147,7 @@ def _step(groups, params, group_params, episodes, horizon, reach, k, state: Stat
     following = _lanes(partial(next_mean, system))(s, a, optimum) + noise
     excess = _lanes(system.value)(following) - system.offset
 
-    running = state.alive & (k < horizon)
+    running = state.alive & (k >= 0) & (k < horizon)
     finite = jnp.isfinite(a).all(axis=-1) & jnp.isfinite(excess)
     inside = finite & (excess <= params.divergence_radius**2)
     weight = _discount(system.gamma, k)
@@ -157,8 +162,10 @@ def _step(groups, params, group_params, episodes, horizon, reach, k, state: Stat
     }
     counted = running & finite
     entered = running & inside & (excess <= reach) & (state.entered > horizon)
+    s = jnp.where((running & inside)[..., None], following, s)
     return State(
-        s=jnp.where((running & inside)[..., None], following, s),
+        s=s,
+        optimum=_lanes(system.optimum)(s),
         alive=state.alive & (inside | ~running),
         nonfinite=state.nonfinite | (running & ~finite),
         sums={

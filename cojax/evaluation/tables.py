@@ -9,8 +9,6 @@ from typing import Any
 
 SHOWN = {
     "relative_suboptimality": "gap / V*",
-    "suboptimality": "gap",
-    "tail_corrected": "tail-corrected gap",
     "paper_optgap": "paper OptGap",
     "paper_regret": "paper Regret",
 }
@@ -30,12 +28,12 @@ def _finite(value: Any) -> Any:
 
 
 def number(value: float) -> str:
-    """Four significant digits, short."""
+    """Three significant digits, or a whole number."""
     if value == 0.0:
         return "0"
     if not math.isfinite(value):
         return "inf" if value > 0 else "-inf"
-    return f"{value:.4g}"
+    return f"{value:.0f}" if abs(value) >= 100.0 else f"{value:.3g}"
 
 
 def with_interval(cell: dict[str, float] | None) -> str:
