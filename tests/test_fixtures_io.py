@@ -1,0 +1,453 @@
+"""Fixture files: what is written is what is read; what is wrong is said in one line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+import yaml
+from click.testing import CliRunner
+from helpers import relative
+from hypothesis import given
+from hypothesis import strategies as st
+
+import cojax
+from cojax import cli, oracle, precision
+from cojax.fixtures import Fixture, load_fixture, make_fixture, save_fixture, shipped, store, text
+from cojax.fixtures.fixture import from_content
+from cojax.inputs import InputError
+
+ARM = "arm-n2-p0.80-s7"
+numbers = st.floats(allow_nan=False, allow_infinity=False)
+
+
+def source(name: str = ARM) -> str:
+    return store.find(name).read_text()
+
+
+def run(*arguments: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(cli.main, list(arguments))
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, result.stdout, result.stderr
+
+
+# --- text ----------------------------------------------------------------------------------------
+
+
+@given(numbers)
+def test_a_number_reads_back_bit_for_bit_under_yaml_1_1_and_1_2(x):
+    word = f"a: {text.number(x)}\n"
+    for value in (text.parse(word, "F")["a"], yaml.safe_load(word)["a"]):
+        assert isinstance(value, float)
+        assert np.float64(value).tobytes() == np.float64(x).tobytes()
+
+
+@pytest.mark.parametrize("word", ["1e-8", "1.0e8", "1E+3", ".5", "-2.", "+1e-300"])
+def test_numbers_of_yaml_1_2_are_numbers(word):
+    assert text.parse(f"a: {word}", "F")["a"] == float(word)
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | numbers | st.text("ab: #'\"\\n-é", max_size=8),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(st.text("abc", min_size=1, max_size=3), inner, max_size=3)
+        ),
+        max_leaves=12,
+    )
+)
+def test_plain_data_reads_back(value):
+    content = {"value": value, "rows": [[1.0, value], [2.0]]}
+    assert text.parse(text.dump(content), "F") == content
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        ("a: !!python/object/apply:os.system [ls]", "line 1: expected plain data, got the tag"),
+        ("a: !mine 3", "got the tag"),
+        ("a: !!timestamp 2020-01-01", "got the tag"),
+        ("a: &x [1]\nb: *x", "line 1: expected plain data, got an alias"),
+        ("a: &a [*a]", "recursive"),
+        ("a: [1,", "cut short"),
+        ("a: 1\na: 2", "line 2: expected plain data, got the field 'a' twice"),
+        ("1: 2", "not a word"),
+        ("- 1", "expected a mapping of fields, got a list"),
+        ("", "got nothing"),
+        ("a: \x00", "expected YAML"),
+        ("[" * 20_000, "expected YAML"),
+        ("a: !!int x", "under the tag"),
+        ("a: " + "9" * 5000, "line 1"),
+    ],
+)
+def test_what_is_not_plain_yaml_gives_one_line(bad, said):
+    with pytest.raises(InputError) as error:
+        text.parse(bad, "F")
+    assert str(error.value).startswith("F: ")
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+# --- round trips ---------------------------------------------------------------------------------
+
+
+@given(seed=st.integers(0, 2**31), n=st.integers(1, 3), form=st.sampled_from(["metric", "sqrt"]))
+def test_a_fixture_reads_back_bit_for_bit(tmp_path_factory, seed, n, form):
+    rng = np.random.default_rng(seed)
+    B = rng.normal(size=(2 * n, 2 * n))
+    P = B @ B.T + np.eye(2 * n)
+    fixture = make_fixture(
+        "ConverseArm",
+        id=f"t-{seed}",
+        n=n,
+        p=rng.uniform(0.1, 1.0),
+        P=0.5 * (P + P.T),
+        R=rng.uniform(0.1, 3.0, n),
+        Sigma=np.diag(rng.uniform(0, 1e-9, 2 * n)),
+        parameterization=form,
+        action_limit=rng.uniform(1, 2, n),
+        initial_state={"law": "fixed", "state": rng.normal(size=2 * n).tolist()},
+        certify=False,
+    )
+    path = tmp_path_factory.mktemp("fixtures") / "f.yaml"
+    save_fixture(fixture, path)
+    again = load_fixture(path)
+    assert again == fixture
+    for name in ("P", "R", "Sigma"):
+        assert getattr(again, name).tobytes() == getattr(fixture, name).tobytes()
+    assert np.asarray(again.knobs["p"]).tobytes() == np.asarray(fixture.knobs["p"]).tobytes()
+    assert store.to_text(again) == path.read_text()
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_shipped_files_read_back_and_are_certified(name):
+    fixture = load_fixture(name)
+    assert fixture.id == name
+    assert store.to_text(fixture) == source(name)
+    assert fixture.certificate is not None
+    assert fixture.certificate.passed
+    assert fixture.reference is not None
+    assert fixture.difficulty is not None
+
+
+def test_the_authors_grid_is_shipped():
+    names = set(shipped())
+    assert {
+        f"arm-n{n}-p{p:.2f}-s{s}" for n in (4, 9, 12, 19) for p in (0.5, 0.6, 0.8) for s in (7, 11)
+    } <= names
+    assert {
+        f"nvdex-k{K}-{e}" for K in (1, 2) for e in ("easy", "medium", "hard", "insane")
+    } <= names
+
+
+def test_a_shipped_file_can_be_made_again():
+    fixture = load_fixture(ARM)
+    again = make_fixture("ConverseArm", id=ARM, n=2, p=0.8, seed=7, certify=False)
+    assert again.with_changes(difficulty=fixture.difficulty) == fixture.with_changes(
+        difficulty=fixture.difficulty
+    )
+
+
+GOLDEN = {
+    ("ConverseArm", 2, 0.8, 7): "arm-n2-p0.80-s7",
+    ("ConverseArm", 4, 0.5, 7): "arm-n4-p0.50-s7",
+    ("ConverseArm", 4, 0.8, 11): "arm-n4-p0.80-s11",
+    ("ConverseArm", 9, 0.6, 7): "arm-n9-p0.60-s7",
+    ("NVDEx", 1, 0.5, None): "nvdex-k1-easy",
+    ("NVDEx", 2, 1.0, None): "nvdex-k2-hard",
+    ("NVDEx", 1, 0.8, None): "nvdex-k1-medium-deep",
+}
+
+
+@pytest.mark.parametrize(("key", "name"), GOLDEN.items())
+def test_shipped_systems_are_the_authors(golden, key, name):
+    family, size, p, seed = key
+    entry = next(
+        e
+        for e in golden
+        if e["family"] == family
+        and e["p"] == p
+        and e.get("seed") == seed
+        and e["n" if family == "ConverseArm" else "K"] == size
+        and e.get("r_v", 1) != 2
+    )
+    system = load_fixture(name).system(np.float64)
+    with precision.x64():
+        s, a = (np.array([point[k] for point in entry["points"]]) for k in "sa")
+        results = jax.jit(jax.vmap(_oracle, (None, 0, 0)))(system, s, a)
+        for i, point in enumerate(entry["points"]):
+            for ours, theirs in results.items():
+                assert relative(theirs[i], point[ours]) < 1e-10
+
+
+def _oracle(system, s, a):
+    return {
+        "drift": oracle.drift(system, s),
+        "optimal_action": oracle.action(system, s),
+        "optimal_value": oracle.value(system, s),
+        "mean_next_state": oracle.mean_next_state(system, s, a),
+    }
+
+
+# --- changes and params --------------------------------------------------------------------------
+
+
+def test_with_changes_drops_what_described_the_old_one():
+    fixture = load_fixture(ARM)
+    changed = fixture.with_changes(p=0.5, R=4.0, horizon=10, id="other")
+    assert changed.knobs["p"] == 0.5
+    assert changed.horizon == 10
+    assert (changed.R == 4.0).all()
+    assert changed.certificate is None
+    assert changed.reference is None
+    assert fixture.p == 0.8
+    with pytest.raises(InputError, match="did you mean 'horizon'"):
+        fixture.with_changes(horizons=3)
+    with pytest.raises(InputError, match=r"knobs\.p: expected a number in \(0, 1\], got 2"):
+        fixture.with_changes(p=2.0)
+
+
+def test_params_follow_the_fixture_and_options_override_it():
+    fixture = load_fixture(ARM).with_changes(action_limit=[1.0, 3.0])
+    params = fixture.params
+    assert params is fixture.params
+    assert params.system.gamma.dtype == np.float32
+    assert int(params.max_steps_in_episode) == 512
+    assert np.asarray(params.action_limit).tolist() == [1.0, 3.0]
+    assert int(fixture.make_params(max_steps_in_episode=5).max_steps_in_episode) == 5
+    assert not fixture.with_changes(action_limit=None).params.clip_actions
+    assert fixture.make_params(dtype=np.float64).action_limit.dtype == np.float64
+    env, made = cojax.make(ARM, action_limit=0.5)
+    assert np.asarray(made.action_limit).tolist() == [0.5, 0.5]
+    assert env.default_params is made
+
+
+@pytest.mark.parametrize("name", [ARM, "nvdex-k1-medium-deep"])
+def test_initial_states_are_the_same_numbers_in_both_precisions(name):
+    fixture = load_fixture(name)
+    key = jax.random.key(3, impl="threefry2x32")
+    single = jax.jit(lambda law: law.sample(key))(fixture.initial_law(np.float32))
+    with precision.x64():
+        double = jax.jit(lambda law: law.sample(key))(fixture.initial_law(np.float64))
+    np.testing.assert_allclose(single, double, rtol=1e-5)
+
+
+def test_a_fixture_without_Q_is_tuned_to_its_spectral_radius():
+    content = load_fixture("nvdex-k1-easy").content()
+    content["matrices"].pop("Q")
+    content["matrices"]["R"] = 0.4
+    tuned = from_content(content)
+    assert np.allclose(tuned.R, 0.144)
+    assert tuned.Q.by == pytest.approx(0.0247805935, rel=1e-8)  # pyright: ignore
+
+
+# --- bad files -----------------------------------------------------------------------------------
+
+BAD = [
+    ("schema: cojax.fixture/1", "schema: cojax.fixture/2", "schema: expected cojax.fixture/1"),
+    ("family: ConverseArm", "family: ConversArm", "did you mean 'ConverseArm'"),
+    ("gamma: 0.99", "gamma: '0.99'", "line 6: gamma: expected a number, got '0.99'"),
+    ("gamma: 0.99", "gamma: 1.0", "gamma: expected a number in (0, 1), got 1"),
+    ("gamma: 0.99", "gamma: .nan", "gamma: expected a finite number, got nan"),
+    ("gamma: 0.99", "gamma: true", "gamma: expected a number, got True"),
+    ("gamma: 0.99\n", "", "gamma: expected this field, got nothing"),
+    ("gamma: 0.99", "gama: 0.99", "gama: unknown field; did you mean 'gamma'"),
+    ("p: 0.8", "p: 1.8", "knobs.p: expected a number in (0, 1], got 1.8"),
+    ("p: 0.8", "p: '0.8'", "line 5: knobs.p: expected a number in (0, 1], got '0.8'"),
+    ("alpha0: 0.125", "alpha: 0.125", "knobs: unknown 'alpha'; did you mean 'alpha0'"),
+    ("n: 2", "n: 2.5", "knobs.n: expected a whole number >= 1, got 2.5"),
+    (
+        "1.2599350777244382",
+        "'1.25'",
+        "line 10: matrices.P[1][1]: expected a finite number, got '1.25'",
+    ),
+    ("1.2599350777244382", ".inf", "matrices.P[1][1]: expected a finite number, got inf"),
+    ("1.2599350777244382", "-1.25", "expected a positive definite matrix"),
+    ("1.2599350777244382, ", "", "matrices.P: expected rows of equal length"),
+    ("- [0.3281281463674974, 1.", "- [0.33, 1.", "expected a symmetric matrix"),
+    ("R: 10.0", "R: {diag: [1.0, 2.0, 3.0]}", "matrices.R.diag: expected 2 numbers"),
+    ("R: 10.0", "R: {diag: 3.0}", "matrices.R.diag: expected a list of 2 numbers, got 3.0"),
+    ("R: 10.0", "R: [1.0, 2.0]", "matrices.R[0]: expected a row of numbers, got 1.0"),
+    ("R: 10.0", "R: {dig: [1.0, 2.0]}", "matrices.R: expected rows, {diag: [...]} or a number"),
+    ("R: 10.0", "R: 0.0", "matrices.R: expected a positive definite matrix"),
+    ("  R: 10.0\n", "", "matrices.R: expected this field, got nothing"),
+    ("R: 10.0", "R: 10.0\n  T: 1", "matrices.T: unknown field"),
+    ("by: 0.03", "by: 1.03", "matrices.Q.by: expected a number in [0, 1], got 1.03"),
+    ("{scale: P, by: 0.03}", "{scale: R, by: 0.03}", "matrices.Q: expected {scale: P, by: x}"),
+    ("{scale: P, by: 0.03}", "1.0", "matrices.Q: expected Q ⪯ P"),
+    ("{diag: [0.0, 1.0e-06", "{diag: [0.0, -1.0e-06", "expected a positive semidefinite matrix"),
+    ("model: gaussian", "model: student", "noise.model: expected 'gaussian', got 'student'"),
+    ("law: uniform", "law: uniforn", "initial_state.law: expected one of uniform"),
+    ("low: [-2.8,", "low: [4.8,", "initial_state.high[0]: expected a number in [4.8, inf]"),
+    ("low: [-2.8, ", "low: [", "initial_state.low: expected 4 numbers"),
+    ("horizon: 512", "horizon: 0", "horizon: expected a whole number >= 1, got 0"),
+    ("horizon: 512", "horizon: 5.0", "horizon: expected a whole number, got 5.0"),
+    ("action_limit: 2.0", "action_limit: 0.0", "action_limit: expected a number in (0, inf]"),
+    ("action_limit: 2.0", "action_limit: [1.0]", "action_limit: expected 2 numbers"),
+    ("action_limit: 2.0\n", "", "action_limit: expected this field"),
+    ("noise: 7}", "noise: -7}", "seeds.noise: expected a whole number >= 0, got -7"),
+    ("id: arm", "id: ../arm", "id: expected letters, digits"),
+    ("passed: true", "passed: 3", "certificate.passed: expected true or false, got 3"),
+    ("verdict: pass", "verdict: maybe", "expected 'pass' or 'fail', got 'maybe'"),
+    ("index: 11.52", "index: x", "difficulty.index: expected a number, got 'x'"),
+    ("values: [8.9", "values: [1.0, 8.9", "reference.values: expected 8 numbers"),
+    ("by: 0.03}", "by: 0.031}", "the file was edited after it was validated"),
+    ("id: arm-n2-p0.80-s7", "id: renamed", "sha256: expected"),
+    ("sha256: ", "sha256: 1", "sha256: expected"),
+    ("sha256: ", "sha25: ", "sha25: unknown field; did you mean 'sha256'"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "said"), BAD)
+def test_a_broken_file_gives_one_line_with_file_and_field(tmp_path, old, new, said):
+    path = tmp_path / "broken.yaml"
+    assert old in source()
+    path.write_text(source().replace(old, new, 1))
+    with pytest.raises(InputError) as error:
+        load_fixture(path)
+    message = str(error.value)
+    assert message.startswith(f"{path}: ")
+    assert said in message
+    assert "\n" not in message
+    assert run("show", str(path)) == (2, "", f"cojax: {message}\n")
+
+
+def test_a_file_cut_short_anywhere_is_refused(tmp_path):
+    whole = source()
+    path = tmp_path / "cut.yaml"
+    draft = whole.index("difficulty:")  # all a draft needs is above: it has no certificate
+    for end in {*range(0, len(whole) - 1, 37), *(i for i, c in enumerate(whole[:-1]) if c == "\n")}:
+        if end in (draft - 1, draft):
+            continue
+        path.write_text(whole[:end])
+        with pytest.raises(InputError, match=r"cut\.yaml: "):
+            load_fixture(path)
+
+
+def test_paths_and_names_that_do_not_exist(tmp_path):
+    with pytest.raises(InputError, match=r"did you mean 'arm-n4-p0\.80-s7'"):
+        load_fixture("arm-n4-p0.8-s7")
+    with pytest.raises(InputError, match="no such fixture file"):
+        load_fixture(tmp_path / "none.yaml")
+    with pytest.raises(InputError, match="expected a fixture file, got a folder"):
+        load_fixture(tmp_path)
+    binary = tmp_path / "binary.yaml"
+    binary.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match="expected UTF-8 text"):
+        load_fixture(binary)
+
+
+def test_saving_writes_whole_or_not_at_all(tmp_path, monkeypatch):
+    path = tmp_path / "f.yaml"
+    path.write_text("before")
+    monkeypatch.setattr("os.fsync", lambda _: (_ for _ in ()).throw(OSError(28, "no space")))
+    with pytest.raises(OSError, match="no space"):
+        save_fixture(load_fixture(ARM), path)
+    assert path.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_make_fixture_suggests_the_nearest_option():
+    with pytest.raises(InputError, match="did you mean 'alpha0'"):
+        make_fixture("ConverseArm", id="x", alpha=0.1)
+    with pytest.raises(InputError, match="did you mean 'NVDEx'"):
+        make_fixture("NVDex", id="x")
+
+
+# --- the command line ----------------------------------------------------------------------------
+
+
+def test_list_as_table_and_as_json():
+    code, out, _ = run("list", "--json")
+    rows = json.loads(out)
+    assert code == 0
+    assert [row["id"] for row in rows] == list(shipped())
+    assert {"family", "state_dim", "action_dim", "p", "gamma", "horizon", "difficulty"} <= set(
+        rows[0]
+    )
+    code, out, _ = run("list")
+    assert code == 0
+    assert ARM in out
+
+
+def test_show_names_what_a_person_asks_for():
+    code, out, _ = run("show", ARM)
+    assert code == 0
+    for word in (ARM, "alpha0 = 0.125", "condition", "bellman_residual", "difficulty"):
+        assert word in out
+    code, out, _ = run("show", ARM, "--json")
+    assert json.loads(out)[0]["sha256"] == load_fixture(ARM).sha256
+
+
+@pytest.mark.parametrize("name", [ARM, "nvdex-k2-hard"])
+def test_oracle_prints_the_golden_values(tmp_path, golden, name):
+    index = {ARM: 0, "nvdex-k2-hard": 7}[name]
+    points = golden[index]["points"]
+    path = tmp_path / "states.json"
+    path.write_text(json.dumps([{"s": p["s"], "a": p["a"]} for p in points] + [points[0]["s"]]))
+    code, out, _ = run("oracle", name, "--states", str(path), "--x64")
+    rows = json.loads(out)
+    assert code == 0
+    assert len(rows) == len(points) + 1
+    for row, point in zip(rows, points, strict=False):
+        for ours, theirs in (
+            ("drift", "drift"),
+            ("action", "optimal_action"),
+            ("value", "optimal_value"),
+            ("mean_next_state", "mean_next_state"),
+            ("stage_cost", "stage_cost"),
+        ):
+            assert relative(row[ours], point[theirs]) < 1e-10
+        assert row["q_value"] - row["value"] == pytest.approx(row["advantage"], rel=1e-9)
+    assert set(rows[-1]) == {"s", "drift", "action", "value", "mean_next_state"}
+    single = json.loads(run("oracle", name, "--states", str(path))[1])
+    assert 0.0 < relative(single[0]["drift"], rows[0]["drift"]) < 2e-6
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("[1, 2", "line 1: expected JSON"),
+        ("{}", "expected a list of states, got a dict"),
+        ('[{"s": [1, 2, 3]}]', "[0].s: expected a list of 4 numbers, got 3"),
+        ("[[1, 2, 3, NaN]]", "expected finite numbers, got NaN"),
+        ('[[1, 2, 3, "4"]]', "[0][3]: expected a finite number, got '4'"),
+        ('[{"s": [1, 2, 3, 4], "a": [1]}]', "[0].a: expected a list of 2 numbers"),
+        ('[{"s": [1, 2, 3, 4], "act": [1, 1]}]', "[0]: unknown 'act'"),
+        ('[{"a": [1, 1]}]', "[0].s: expected 4 numbers, got nothing"),
+        ("[3]", "[0]: expected"),
+    ],
+)
+def test_bad_states_give_one_line(tmp_path, content, said):
+    path = tmp_path / "states.json"
+    path.write_text(content)
+    code, out, error = run("oracle", ARM, "--states", str(path))
+    assert (code, out) == (2, "")
+    assert error.startswith(f"cojax: {path}: ")
+    assert said in error
+    assert error.count("\n") == 1
+
+
+def test_the_program_itself_ends_with_status_2_and_one_line(tmp_path):
+    result = subprocess.run(
+        [sys.executable, "-m", "cojax", "show", "no-such-fixture"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 2
+    assert result.stderr.startswith("cojax: fixture: unknown 'no-such-fixture'")
+    assert result.stderr.count("\n") == 1
+
+
+def test_fixture_equality_is_equality_of_content():
+    a, b = load_fixture(ARM), load_fixture(ARM)
+    assert isinstance(a, Fixture)
+    assert a == b
+    assert len({a, b}) == 1
+    assert a != a.with_changes(gamma=0.98)
