@@ -21,11 +21,12 @@ class ToyParams(environment.EnvParams):
     max_steps_in_episode: int = 16
     discount: float = GAMMA
     target: float = 0.0
+    gain: float = GAIN
     blow_up: float = 0.0
 
 
 class Toy(environment.Environment):
-    """x' = ρx + G(a_1 - target) + σw; cost x² + 0.1 (a_2/4)²; two actions in different boxes.
+    """x' = ρx + gain (a_1 - target) + σw; cost x² + 0.1 (a_2/4)²; two actions in different boxes.
 
     ``blow_up`` > 0 makes rewards NaN. ``truncation_is_terminal`` reports time limits wrongly.
     """
@@ -47,7 +48,11 @@ class Toy(environment.Environment):
     def step_env(self, key, state, action, params):
         cost = state.x**2 + 0.1 * (action[1] / 4.0) ** 2
         reward = jnp.where(params.blow_up > 0, jnp.nan, -cost)
-        x = RHO * state.x + GAIN * (action[0] - params.target) + NOISE * jax.random.normal(key)
+        x = (
+            RHO * state.x
+            + params.gain * (action[0] - params.target)
+            + NOISE * jax.random.normal(key)
+        )
         state = ToyState(x=x, time=state.time + 1)
         return x[None], state, reward, jnp.array(False), {}
 
@@ -71,10 +76,10 @@ class Discrete(Toy):
 
 
 def value(x, std):
-    """V(x) of the policy a ~ N(0, (half_range · std)²), target 0, in closed form (clipping aside).
+    """V(x) under actions a_2 ~ N(0, (4 std)²) that move nothing (gain 0), in closed form.
 
-    V = -(k x² + c): k = 1/(1-γρ²), c = (0.1 std² + γ k (G² std² + σ²))/(1-γ).
+    V = -(k x² + c): k = 1/(1-γρ²), c = (0.1 std² + γ k σ²)/(1-γ).
     """
     k = 1.0 / (1.0 - GAMMA * RHO**2)
-    c = (0.1 * std**2 + GAMMA * k * (GAIN**2 * std**2 + NOISE**2)) / (1.0 - GAMMA)
+    c = (0.1 * std**2 + GAMMA * k * NOISE**2) / (1.0 - GAMMA)
     return -(k * x**2 + c)

@@ -71,7 +71,7 @@ def test_axes_are_labelled(population):
     assert population.failed.shape == (3, 2, 2)
     assert population.metrics["policy_loss"].shape == (3, 2, 2, 2)
     np.testing.assert_array_equal(population.timesteps, [160, 320])
-    member = population.member(fixture=1, hyperparameters=0, seed=1)
+    member = population.member(fixture=2, hyperparameters=0, seed=1)
     action = member(jnp.array([0.5]), jax.random.key(0))
     assert action.shape == (2,)
     assert np.all(np.abs(action) <= [1.0, 4.0])
@@ -201,8 +201,8 @@ VALUE = {
     "num_steps": 32,
     "num_minibatches": 4,
     "update_epochs": 4,
-    "hidden": (32,),
-    "activation": "silu",
+    "hidden": (32, 32),
+    "max_grad_norm": 100.0,  # clipping biases a mean towards the median of skewed targets
     "advantage_clip": 0.0,
     "learning_rate": 3e-3,
     "gae_lambda": 0.8,
@@ -214,7 +214,7 @@ FAULTY = Toy(truncation_is_terminal=True)
 
 def value_error(env, horizon):
     """Mean |V - V^π| over the states of a rollout, relative to mean |V^π|."""
-    params = strong(ToyParams(max_steps_in_episode=horizon))
+    params = strong(ToyParams(max_steps_in_episode=horizon, gain=0.0))
     run = train(
         "ppo",
         params,

@@ -210,8 +210,3 @@ def stack_hyperparameters(cls: type, given: Sequence[Any], overrides: Mapping[st
 def discount(env_params: Any, h: Any) -> Any:
     """Return γ: the hyperparameter, or else the system's own, or else 0.99."""
     return getattr(env_params, "discount", 0.99) if h.gamma is None else h.gamma
-
-
-def global_norm(tree: Any) -> jax.Array:
-    """√Σ x² over all entries of all leaves; non-finite if any entry is."""
-    return jnp.sqrt(sum(jnp.sum(x**2) for x in jax.tree.leaves(tree)))

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 from flax import struct
 
 from cojax.agents import algorithm, returns
@@ -20,6 +19,7 @@ from cojax.agents.algorithm import Algorithm, Clock, Episodes
 from cojax.agents.distributions import ActionBox, gaussian_log_prob
 from cojax.agents.networks import MLP, activation, scale_head
 from cojax.agents.normalization import Moments, RewardScale, TargetScale
+from cojax.agents.optimization import descend, global_norm, optimizer
 from cojax.agents.policies import ActorPolicy, actor_params
 
 
@@ -95,13 +95,6 @@ def networks(env: Any, env_params: Any, h: Any) -> Networks:
     )
 
 
-def optimizer(h: Any) -> optax.GradientTransformation:
-    """Gradient clipped by its global norm, then Adam; the learning rate is applied outside."""
-    return optax.chain(
-        optax.clip_by_global_norm(h.max_grad_norm), optax.scale_by_adam(eps=h.adam_eps)
-    )
-
-
 def init(env: Any, key: jax.Array, env_params: Any, h: Any) -> OnPolicyState:
     """First state of a learner; environment i is reset with ``fold_in(reset_key, i)``."""
     key, reset_key, actor_key, critic_key = jax.random.split(key, 4)
@@ -117,7 +110,7 @@ def init(env: Any, key: jax.Array, env_params: Any, h: Any) -> OnPolicyState:
         clock=Clock.create(),
         key=key,
         params=params,
-        opt_state=optimizer(h).init(params),
+        opt_state=optimizer(h.max_grad_norm, h.adam_eps).init(params),
         observations=Moments.create(obs.shape[1:]).merge(obs),
         rewards=RewardScale.create(h.num_envs),
         targets=TargetScale.create(),
@@ -236,6 +229,12 @@ def _rescale(state: OnPolicyState, targets: TargetScale) -> OnPolicyState:
     return state.replace(params={**state.params, "critic": critic}, targets=targets)
 
 
+def standardize(advantage: jax.Array, clip: jax.Array | float) -> jax.Array:
+    """(A - mean)/std, clipped to ±clip: one runaway state must not silence all the others."""
+    centred = advantage - jnp.mean(advantage)
+    return jnp.clip(centred / (jnp.std(advantage) + 1e-8), -clip, clip)
+
+
 def permutation(key: jax.Array, n: int) -> jax.Array:
     """Random permutation of 0..n-1 by one sort of one array.
 
@@ -254,14 +253,13 @@ def optimize(
     """Epochs of minibatch gradient steps: one permutation and one gather an epoch."""
     size = h.num_envs * h.num_steps
     rate = state.clock.anneal(h.learning_rate, h.final_lr_fraction)
-    optimizer_ = optimizer(h)
+    opt = optimizer(h.max_grad_norm, h.adam_eps)
 
     def minibatch_step(carry, minibatch):
         params, opt_state = carry
         (_, metrics), grads = jax.value_and_grad(loss, has_aux=True)(params, minibatch, nets, h)
-        updates, opt_state = optimizer_.update(grads, opt_state)
-        params = jax.tree.map(lambda p, u: p - rate * u, params, updates)
-        return (params, opt_state), metrics | {"grad_norm": algorithm.global_norm(grads)}
+        params, opt_state = descend(opt, params, grads, opt_state, rate)
+        return (params, opt_state), metrics | {"grad_norm": global_norm(grads)}
 
     def epoch(carry, epoch_key):
         order = permutation(epoch_key, size)
@@ -292,7 +290,7 @@ def update(
         flat = rollout.obs.reshape(-1, *rollout.obs.shape[2:])
         seen = state.observations
         state = state.replace(observations=seen.merge(seen.winsorize(flat, h.obs_clip)))
-    finite = jnp.isfinite(algorithm.global_norm(state.params))
+    finite = jnp.isfinite(global_norm(state.params))
     state = state.replace(
         key=key,
         failed=state.failed | ~finite,

@@ -11,7 +11,7 @@ from flax import struct
 from cojax.agents import on_policy
 from cojax.agents.algorithm import leaf, static
 from cojax.agents.distributions import gaussian_entropy, gaussian_log_prob
-from cojax.agents.on_policy import Batch, Networks
+from cojax.agents.on_policy import Batch, Networks, standardize
 
 
 @struct.dataclass
@@ -97,12 +97,6 @@ def loss(
         "clip_fraction": jnp.mean((jnp.abs(ratio - 1.0) > h.clip_eps).astype(jnp.float32)),
     }
     return total, metrics
-
-
-def standardize(advantage: jax.Array, clip: jax.Array | float) -> jax.Array:
-    """(A - mean)/std, clipped to ±clip: one runaway state must not silence all the others."""
-    centred = advantage - jnp.mean(advantage)
-    return jnp.clip(centred / (jnp.std(advantage) + 1e-8), -clip, clip)
 
 
 ALGORITHM = on_policy.make("ppo", PPO, loss)

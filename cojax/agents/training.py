@@ -12,12 +12,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from cojax.agents import a2c, ddpg, ppo, sac, td3
 from cojax.agents import algorithm as algorithms
-from cojax.agents import ppo
 from cojax.agents.algorithm import Algorithm, Clock
 from cojax.policy import Policy
 
-ALGORITHMS: dict[str, Algorithm] = {a.name: a for a in (ppo.ALGORITHM,)}
+ALGORITHMS: dict[str, Algorithm] = {
+    module.ALGORITHM.name: module.ALGORITHM for module in (ppo, a2c, sac, td3, ddpg)
+}
 PER_EPISODE = ("episode_return", "episode_length")
 
 

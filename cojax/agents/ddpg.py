@@ -1,0 +1,65 @@
+"""Deep deterministic policy gradient (Lillicrap et al. 2016, arXiv:1509.02971)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+from flax import struct
+
+from cojax.agents import off_policy
+from cojax.agents.algorithm import leaf, static
+from cojax.agents.off_policy import Learner, Networks, Rule
+from cojax.agents.replay import Sample
+from cojax.agents.td3 import act, explore, improve
+
+
+@struct.dataclass
+class DDPG:
+    """Hyperparameters of DDPG, with the meanings they have in ``td3.TD3`` and ``sac.SAC``."""
+
+    actor_learning_rate: Any = leaf(3e-4, 0.0)
+    critic_learning_rate: Any = leaf(1e-3, 0.0)
+    final_lr_fraction: Any = leaf(1.0, 0.0)
+    gamma: Any = leaf(None, 0.0, 1.0)
+    polyak: Any = leaf(0.005, 0.0, 1.0)
+    max_grad_norm: Any = leaf(100.0, 0.0)
+    adam_eps: Any = leaf(1e-8, 0.0)
+    exploration_noise: Any = leaf(0.1, 0.0)
+    warmup_scale: Any = leaf(1.0, 0.0, 1.0)
+    reward_scale: Any = leaf(1.0, 0.0)
+    obs_clip: Any = leaf(10.0, 0.0)
+
+    num_envs: int = static(8, 1)
+    num_steps: int = static(8, 1)
+    gradient_steps: int = static(32, 1)
+    batch_size: int = static(256, 1)
+    buffer_size: int = static(300_000, 1)
+    learning_starts: int = static(4_000, 0)
+    hidden: tuple[int, ...] = static((64, 64))
+    activation: str = static("relu")
+    normalize_observations: bool = static(True)
+    normalize_rewards: bool = static(True)
+
+    # Not hyperparameters: one critic, and an actor that moves at every gradient step.
+    num_critics = 1
+    policy_delay = 1
+
+
+def target(
+    nets: Networks,
+    learner: Learner,
+    batch: Sample,
+    key: jax.Array,
+    gamma: Any,
+    reward_factor: jax.Array,
+    h: DDPG,
+) -> jax.Array:
+    """y = r + γ (1 - terminated) Q̄(s', π̄(s')), shape (B,)."""
+    u = act(nets, learner.targets["actor"], batch.next_obs)
+    q = nets.q_values(learner.targets["critics"], batch.next_obs, u)[0]
+    return batch.reward + gamma * (1.0 - batch.terminated) * q
+
+
+RULE = Rule(1, explore, target, improve, ("actor_loss",))
+ALGORITHM = off_policy.make("ddpg", DDPG, RULE)

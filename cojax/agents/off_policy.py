@@ -1,0 +1,394 @@
+"""The off-policy engine: step environments, write the replay, take gradient steps.
+
+SAC, TD3 and DDPG are this engine with a ``Rule`` each: how to explore, what a critic should be
+worth, how to improve the actor. All of it is pure and works on one learner.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from cojax.agents import algorithm, replay
+from cojax.agents.algorithm import Algorithm, Clock, Episodes
+from cojax.agents.distributions import ActionBox
+from cojax.agents.networks import MLP, activation, scale_head
+from cojax.agents.normalization import Moments, RewardScale
+from cojax.agents.optimization import descend, global_norm, optimizer, polyak
+from cojax.agents.policies import ActorPolicy, actor_params
+from cojax.agents.replay import Sample
+
+
+class Networks(NamedTuple):
+    """Actor: (..., d) to (..., outputs). Critic: (..., d + m) to (..., 1). ``box`` of actions."""
+
+    actor: MLP
+    critic: MLP
+    box: ActionBox
+
+    def q_values(self, critics: tuple[Any, ...], obs: jax.Array, u: jax.Array) -> jax.Array:
+        """Q_i(s, u) of every critic, shape (num_critics, ...)."""
+        x = jnp.concatenate([obs, u], axis=-1)
+        return jnp.stack([self.critic.apply(c, x)[..., 0] for c in critics])
+
+
+@struct.dataclass
+class Learner:
+    """What gradient steps change. Critics are in units of the reward scale.
+
+    Attributes:
+        params: ``{"actor", "critics", "log_alpha"}``; critics is a tuple, log_alpha has shape ().
+        targets: ``{"actor", "critics"}``, their slow copies.
+        opt_states: the optimisers', by the same names as ``params``.
+    """
+
+    params: dict[str, Any]
+    targets: dict[str, Any]
+    opt_states: dict[str, Any]
+
+
+@struct.dataclass
+class OffPolicyState:
+    """Everything a learner carries from one update to the next (N = num_envs).
+
+    Attributes:
+        clock: counters, shared by a population; they also give the replay's pointer.
+        key: typed PRNG key of this learner.
+        learner: networks and optimisers.
+        replay: ring of packed transitions, (rows, width).
+        observations: moments of the observations, frozen during an update.
+        rewards: scale of the rewards, frozen during an update.
+        env_state: states of the N environments.
+        obs: current observations, (N, d).
+        episodes: returns in progress.
+        failed: whether a parameter has ever been non-finite, shape ().
+    """
+
+    clock: Clock
+    key: jax.Array
+    learner: Learner
+    replay: jax.Array
+    observations: Moments
+    rewards: RewardScale
+    env_state: Any
+    obs: jax.Array
+    episodes: Episodes
+    failed: jax.Array
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """What makes an off-policy algorithm.
+
+    ``reward_factor`` is what the environment's rewards were multiplied by, shape ().
+
+    Attributes:
+        outputs: width of the actor's output per action.
+        explore: ``(nets, actor_params, obs, key, h) -> u`` in [-1, 1]^m.
+        target: ``(nets, learner, sample, key, gamma, reward_factor, h) -> y``, shape (B,).
+        improve: ``(nets, learner, sample, key, rate, reward_factor, h) -> (learner,
+            metrics)``, the actor's step.
+        metrics: names of the metrics of ``improve``.
+    """
+
+    outputs: int
+    explore: Callable[..., Any]
+    target: Callable[..., Any]
+    improve: Callable[..., Any]
+    metrics: tuple[str, ...]
+
+
+def networks(rule: Rule, env: Any, env_params: Any, h: Any) -> Networks:
+    """Actor and critic for an environment's shapes."""
+    box = ActionBox.of(env.action_space(env_params))
+    outputs = rule.outputs * box.low.shape[0]
+    return Networks(
+        MLP(h.hidden, outputs, h.activation, 0.01), MLP(h.hidden, 1, h.activation, 1.0), box
+    )
+
+
+def block(h: Any) -> int:
+    """Transitions of one update."""
+    return h.num_envs * h.num_steps
+
+
+def init(rule: Rule, env: Any, key: jax.Array, env_params: Any, h: Any) -> OffPolicyState:
+    """First state of a learner; environment i is reset with ``fold_in(reset_key, i)``."""
+    key, reset_key, actor_key, critic_key = jax.random.split(key, 4)
+    obs, env_state = algorithm.reset_all(env, reset_key, env_params, h.num_envs)
+    obs = jnp.asarray(obs, jnp.float32)
+    nets = networks(rule, env, env_params, h)
+    dim, num_actions = obs.shape[-1], nets.box.low.shape[0]
+    x = jnp.zeros(dim + num_actions)
+    critic_keys = jax.random.split(critic_key, h.num_critics)
+    params = {
+        "actor": nets.actor.init(actor_key, obs[0]),
+        "critics": tuple(nets.critic.init(k, x) for k in critic_keys),
+        "log_alpha": jnp.log(jnp.asarray(getattr(h, "alpha_init", 1.0), jnp.float32)),
+    }
+    opt = optimizer(h.max_grad_norm, h.adam_eps)
+    learner = Learner(
+        params=params,
+        targets={name: params[name] for name in ("actor", "critics")},
+        opt_states={name: opt.init(tree) for name, tree in params.items()},
+    )
+    rows = replay.capacity(h.buffer_size, block(h))
+    state = OffPolicyState(
+        clock=Clock.create(),
+        key=key,
+        learner=learner,
+        replay=replay.create(rows, dim, num_actions),
+        observations=Moments.create((dim,)).merge(obs),
+        rewards=RewardScale.create(h.num_envs),
+        env_state=env_state,
+        obs=obs,
+        episodes=Episodes.create(h.num_envs),
+        failed=jnp.zeros((), bool),
+    )
+    return algorithm.strong(state)
+
+
+def normalize(state: OffPolicyState, obs: jax.Array, h: Any) -> jax.Array:
+    """Observations as the networks see them."""
+    return state.observations.normalize(obs, h.obs_clip) if h.normalize_observations else obs
+
+
+def collect(
+    rule: Rule, env: Any, state: OffPolicyState, key: jax.Array, env_params: Any, h: Any
+) -> tuple[OffPolicyState, Sample, jax.Array, dict[str, jax.Array]]:
+    """Step the N environments T times, exploring.
+
+    Until ``learning_starts`` steps have been taken actions are uniform over ``warmup_scale``
+    times the box. Returns the advanced state, transitions (T, N, ...), end-of-episode flags
+    (T, N), and sums over the episodes that ended.
+    """
+    nets = networks(rule, env, env_params, h)
+    box = nets.box
+    explore_key, warm_key, step_key = jax.random.split(key, 3)
+    shape = (h.num_steps, h.num_envs)
+    warm = state.clock.update * block(h) < h.learning_starts
+    uniform = jax.random.uniform(warm_key, (*shape, *box.low.shape), minval=-1.0, maxval=1.0)
+    step_env = jax.vmap(env.step, (0, 0, 0, None))
+
+    def step(carry, inputs):
+        env_state, obs, episodes, sums = carry
+        uniform_u, noise_key, keys = inputs
+        z = normalize(state, obs, h)
+        u = rule.explore(nets, state.learner.params["actor"], z, noise_key, h)
+        u = jnp.where(warm, h.warmup_scale * uniform_u, u)
+        action = box.clip(box.to_action(u))
+        next_obs, env_state, reward, terminated, truncated, info = step_env(
+            keys, env_state, action, env_params
+        )
+        done = terminated | truncated
+        episodes, ended = episodes.step(reward, done)
+        row = Sample(obs, u, reward, terminated, info["final_observation"])
+        return (env_state, next_obs, episodes, jax.tree.map(jnp.add, sums, ended)), (row, done)
+
+    zeros = {name: jnp.zeros(()) for name in ("episode_return", "episode_length", "episodes")}
+    inputs = (
+        uniform,
+        jax.random.split(explore_key, h.num_steps),
+        jax.random.split(step_key, shape),
+    )
+    carry, (rollout, done) = jax.lax.scan(
+        step, (state.env_state, state.obs, state.episodes, zeros), inputs
+    )
+    env_state, obs, episodes, sums = carry
+    return state.replace(env_state=env_state, obs=obs, episodes=episodes), rollout, done, sums
+
+
+def remember(
+    state: OffPolicyState, rollout: Sample, done: jax.Array, gamma: Any, h: Any
+) -> OffPolicyState:
+    """Write a rollout to the replay and refresh the reward scale; Q itself does not change.
+
+    When the scale moves by a factor, the heads of the critics and of their targets move by its
+    inverse.
+    """
+    rollout = rollout._replace(reward=rollout.reward * h.reward_scale)
+    rows = replay.pack(rollout)
+    buffer = replay.write(state.replay, rows.reshape(-1, rows.shape[-1]), state.clock.update)
+    if not h.normalize_rewards:
+        return state.replace(replay=buffer)
+    rewards = state.rewards.merge(rollout.reward, done, gamma)
+    ratio = state.rewards.moments.std() / rewards.moments.std()
+
+    def rescale(trees):
+        critics = tuple(scale_head(c, ratio, jnp.zeros(())) for c in trees["critics"])
+        return {**trees, "critics": critics}
+
+    learner = state.learner.replace(
+        params=rescale(state.learner.params), targets=rescale(state.learner.targets)
+    )
+    return state.replace(replay=buffer, rewards=rewards, learner=learner)
+
+
+def critic_step(
+    rule: Rule,
+    nets: Networks,
+    learner: Learner,
+    batch: Sample,
+    key: jax.Array,
+    gamma: Any,
+    rate: Any,
+    reward_factor: Any,
+    h: Any,
+) -> tuple[Learner, dict[str, jax.Array]]:
+    """One gradient step on Σ_i E[(Q_i(s, u) - y)²] towards the rule's target y."""
+    y = jax.lax.stop_gradient(rule.target(nets, learner, batch, key, gamma, reward_factor, h))
+
+    def loss(critics):
+        q = nets.q_values(critics, batch.obs, batch.u)
+        return jnp.sum(jnp.mean((q - y) ** 2, axis=-1)), jnp.mean(q)
+
+    critics = learner.params["critics"]
+    (value, q), grads = jax.value_and_grad(loss, has_aux=True)(critics)
+    critics, opt_state = descend(
+        optimizer(h.max_grad_norm, h.adam_eps), critics, grads, learner.opt_states["critics"], rate
+    )
+    learner = learner.replace(
+        params={**learner.params, "critics": critics},
+        opt_states={**learner.opt_states, "critics": opt_state},
+    )
+    return learner, {"critic_loss": value, "q_value": q}
+
+
+def gradient_steps(
+    rule: Rule, nets: Networks, state: OffPolicyState, key: jax.Array, gamma: Any, h: Any
+) -> tuple[Learner, dict[str, jax.Array]]:
+    """``gradient_steps`` steps of the critics; every ``policy_delay``-th also moves the actor.
+
+    Targets follow whenever the actor moves: once per gradient step where the delay is 1.
+    """
+    sample_key, step_key = jax.random.split(key)
+    shape = (h.gradient_steps, h.batch_size)
+    rows = replay.sample(sample_key, state.replay, state.clock.update + 1, block(h), shape)
+    batch = replay.unpack(rows, state.obs.shape[-1])
+    scale = 1.0 / state.rewards.moments.std() if h.normalize_rewards else jnp.ones(())
+    batch = batch._replace(
+        obs=normalize(state, batch.obs, h),
+        next_obs=normalize(state, batch.next_obs, h),
+        reward=batch.reward * scale,
+    )
+    rates = {
+        name: state.clock.anneal(getattr(h, name), h.final_lr_fraction)
+        for name in ("actor_learning_rate", "critic_learning_rate")
+    }
+    scale = scale * h.reward_scale
+
+    def improve(learner, minibatch, key):
+        learner, metrics = rule.improve(
+            nets, learner, minibatch, key, rates["actor_learning_rate"], scale, h
+        )
+        online = {name: learner.params[name] for name in learner.targets}
+        return learner.replace(targets=polyak(learner.targets, online, h.polyak)), metrics
+
+    def wait(learner, minibatch, key):
+        return learner, {name: jnp.zeros(()) for name in rule.metrics}
+
+    def step(learner, inputs):
+        index, minibatch, key = inputs
+        critic_key, actor_key = jax.random.split(key)
+        learner, metrics = critic_step(
+            rule,
+            nets,
+            learner,
+            minibatch,
+            critic_key,
+            gamma,
+            rates["critic_learning_rate"],
+            scale,
+            h,
+        )
+        if h.policy_delay == 1:
+            learner, more = improve(learner, minibatch, actor_key)
+        else:
+            due = index % h.policy_delay == 0
+            learner, more = jax.lax.cond(due, improve, wait, learner, minibatch, actor_key)
+        return learner, metrics | more
+
+    # The index comes from the shared clock: unbatched, so the delay stays a branch under vmap.
+    first = state.clock.update * h.gradient_steps
+    inputs = (
+        first + jnp.arange(h.gradient_steps),
+        batch,
+        jax.random.split(step_key, h.gradient_steps),
+    )
+    learner, metrics = jax.lax.scan(step, state.learner, inputs)
+    return learner, jax.tree.map(jnp.mean, metrics)
+
+
+def update(
+    rule: Rule, env: Any, state: OffPolicyState, env_params: Any, h: Any
+) -> tuple[OffPolicyState, dict[str, jax.Array]]:
+    """num_steps × num_envs environment steps, then (after warm-up) gradient_steps updates."""
+    key, rollout_key, gradient_key = jax.random.split(state.key, 3)
+    gamma = algorithm.discount(env_params, h)
+    nets = networks(rule, env, env_params, h)
+    state, rollout, done, sums = collect(rule, env, state, rollout_key, env_params, h)
+    state = remember(state, rollout, done, gamma, h)
+
+    def learn(state):
+        return gradient_steps(rule, nets, state, gradient_key, gamma, h)
+
+    def wait(state):
+        names = ("critic_loss", "q_value", *rule.metrics)
+        return state.learner, {name: jnp.zeros(()) for name in names}
+
+    warm = (state.clock.update + 1) * block(h) < h.learning_starts
+    learner, metrics = jax.lax.cond(warm, wait, learn, state)
+    if h.normalize_observations:
+        flat, seen = rollout.obs.reshape(-1, rollout.obs.shape[-1]), state.observations
+        state = state.replace(observations=seen.merge(seen.winsorize(flat, h.obs_clip)))
+    state = state.replace(
+        key=key,
+        learner=learner,
+        failed=state.failed | ~jnp.isfinite(global_norm(learner.params)),
+        clock=state.clock.replace(update=state.clock.update + 1),
+    )
+    return algorithm.strong(state), metrics | {"reward": jnp.mean(rollout.reward)} | sums
+
+
+def policy_params(env: Any, state: OffPolicyState, env_params: Any, h: Any) -> dict[str, Any]:
+    """Parameters of the deterministic policy tanh(mean)."""
+    box = ActionBox.of(env.action_space(env_params))
+    seen = state.observations if h.normalize_observations else None
+    actor = state.learner.params["actor"]
+    return actor_params(actor, seen, h.obs_clip, box, state.obs.shape[-1])
+
+
+def policy_apply(rule: Rule, env: Any, env_params: Any, h: Any) -> ActorPolicy:
+    """Return the static half of that policy."""
+    m = env.action_space(env_params).shape[0]
+    return ActorPolicy(h.hidden, h.activation, m, rule.outputs * m, squash=True)
+
+
+def check(h: Any) -> None:
+    """Raise ValueError for settings that do not fit together."""
+    activation(h.activation)
+    if h.buffer_size < block(h):
+        raise ValueError(
+            f"buffer_size: expected at least num_envs × num_steps = {block(h)}, got {h.buffer_size}"
+        )
+
+
+def make(name: str, hyperparameters: type, rule: Rule) -> Algorithm:
+    """Make an off-policy algorithm of a rule."""
+    return Algorithm(
+        name=name,
+        hyperparameters=hyperparameters,
+        init=partial(init, rule),
+        update=partial(update, rule),
+        policy_params=policy_params,
+        policy_apply=partial(policy_apply, rule),
+        steps_per_update=block,
+        check=check,
+        bounded=True,
+    )
