@@ -258,14 +258,14 @@ def rotate_chain(x: jax.Array, angles: jax.Array) -> jax.Array:
     x has shape (n,), angles (n - 1,). O(n), no matrix is formed: with the carry t_1 = x_1,
     x'_i = cos φ_i t_i - sin φ_i x_{i+1} and t_{i+1} = sin φ_i t_i + cos φ_i x_{i+1}; x'_n = t_n.
     """
-    n = x.shape[-1]
-    if n == 1:
+    if x.shape[-1] == 1:
         return x
-    c, s = jnp.cos(angles), jnp.sin(angles)
-    carry, carries = x[0], [x[0]]
-    for i in range(n - 2):
-        carry = s[i] * carry + c[i] * x[i + 1]
-        carries.append(carry)
-    t = jnp.stack(carries)
-    last = s[-1] * t[-1] + c[-1] * x[-1]
-    return jnp.concatenate([c * t - s * x[1:], last[None]])
+    # A loop, since an unrolled recurrence is fused into each of its n outcomes: O(n²) work.
+    last, rotated = lax.scan(_rotate_next, x[0], (jnp.cos(angles), jnp.sin(angles), x[1:]))
+    return jnp.concatenate([rotated, last[None]])
+
+
+def _rotate_next(t: jax.Array, csx: tuple) -> tuple[jax.Array, jax.Array]:
+    """One link of the chain: the carry t meets the next entry."""
+    c, s, x_next = csx
+    return s * t + c * x_next, c * t - s * x_next

@@ -4,18 +4,19 @@
     Q*(s, a) = c(s, a) + γ E V*(f(s) + G(s) a + w)
     A*(s, a) = Q*(s, a) - V*(s) >= 0
 
-Costs are minimised, so a reward is -c and a gap is positive. All four are pure functions of
-(system, s[, a]): jit, vmap and grad them. Source: paper eqs. (1)-(3) and Section V.
+Costs are minimised, so a reward is -c and a gap is positive. All are pure functions of
+(system, s[, a]) for jit, vmap and grad; called by themselves they are one compiled call. Source: paper eqs. (1)-(3) and Section V.
 """
 
 from __future__ import annotations
 
 import jax
 
+from cojax import system as systems
 from cojax.system import System
-from cojax.system import mean_next_state as mean_next_state
 
 
+@jax.jit
 def action(system: System, s: jax.Array) -> jax.Array:
     """Optimal action a*(s), shape (m,), at one state s of shape (d,).
 
@@ -25,6 +26,7 @@ def action(system: System, s: jax.Array) -> jax.Array:
     return system.optimum(s).action
 
 
+@jax.jit
 def value(system: System, s: jax.Array) -> jax.Array:
     """Optimal value V*(s), a scalar in units of cost, noise offset b included.
 
@@ -33,12 +35,14 @@ def value(system: System, s: jax.Array) -> jax.Array:
     return system.value(s)
 
 
+@jax.jit
 def q_value(system: System, s: jax.Array, a: jax.Array) -> jax.Array:
     """Q*(s, a) = c(s, a) + γ E V*(f(s) + G(s) a + w), a scalar; s (d,), a (m,)."""
-    z = mean_next_state(system, s, a)
+    z = systems.mean_next_state(system, s, a)
     return system.stage_cost(s, a) + system.gamma * system.expected_value(s, z)
 
 
+@jax.jit
 def advantage(system: System, s: jax.Array, a: jax.Array) -> jax.Array:
     """A*(s, a) = Q*(s, a) - V*(s) >= 0, a scalar; s (d,), a (m,).
 
@@ -48,6 +52,19 @@ def advantage(system: System, s: jax.Array, a: jax.Array) -> jax.Array:
     return system.excess_cost(s, a - system.optimum(s).action)
 
 
+@jax.jit
 def drift(system: System, s: jax.Array) -> jax.Array:
     """Drift f(s), shape (d,)."""
     return system.optimum(s).drift
+
+
+@jax.jit
+def mean_next_state(system: System, s: jax.Array, a: jax.Array) -> jax.Array:
+    """z(s, a) = f(s) + G(s) a, shape (d,); s (d,), a (m,)."""
+    return systems.mean_next_state(system, s, a)
+
+
+@jax.jit
+def stage_cost(system: System, s: jax.Array, a: jax.Array) -> jax.Array:
+    """c(s, a) = q(s) + ρ(a), a scalar; s (d,), a (m,)."""
+    return system.stage_cost(s, a)

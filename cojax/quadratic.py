@@ -223,7 +223,7 @@ def build(
     low = linalg.extreme_eigenvalues(P_minus_Q)[0]
     if low < -inputs.DEFINITENESS_TOLERANCE * linalg.extreme_eigenvalues(P)[1]:
         raise inputs.InputError(f"Q: expected Q ⪯ P, got P - Q with smallest eigenvalue {low:g}")
-    dtype = np.dtype(dtype or precision.default_float())
+    dtype = precision.usable_float(dtype)
     R_inverse, A = linalg.inverse_spd(R), linalg.inverse_spd(P) / gamma
 
     D_if_constant = constant_D(geometry, p, R_inverse) if geometry.constant_input else None
@@ -265,7 +265,9 @@ def rebuild(system: QuadraticGaussian, **changes: Any) -> QuadraticGaussian:
             "system: expected one system, got a stacked batch; rebuild, then stack"
         )
     leaf = {name: np.asarray(getattr(system, name), np.float64) for name in _BASE}
-    leaf["Sigma"] = np.asarray(system.noise.covariance(), np.float64)
+    with precision.x64():
+        noise = jax.tree.map(lambda x: jnp.asarray(np.asarray(x), jnp.float64), system.noise)
+        leaf["Sigma"] = np.asarray(noise.covariance())
     settings = {"parameterization": system.parameterization, "dtype": system.gamma.dtype}
     geometry = system.geometry
     knobs = {

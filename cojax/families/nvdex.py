@@ -214,7 +214,7 @@ def tune_spectral_radius(
     Raises ValueError where no scale of R reaches the target.
     """
     P_full, P_root = linalg.to_full(P), linalg.to_full(linalg.sqrt_psd(P))
-    for _ in range(100):
+    for _ in range(60):
         D = quadratic.constant_D(geometry, p, linalg.inverse_spd(R))
         M = np.linalg.inv(P_full) / gamma + linalg.to_full(D)
         base = float(np.abs(np.linalg.eigvals(linalg.sqrt_psd(M) @ P_root)).max())

@@ -1,0 +1,287 @@
+from __future__ import annotations
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import SYSTEMS, golden_system, numpy_optimum, random_spd, relative, scope
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import minimize
+
+import cojax
+from cojax import linalg, oracle, precision, quadratic
+from cojax.families import ConverseArm, NVDEx
+from cojax.system import mean_next_state
+
+
+optimum = jax.jit(lambda system, s: system.optimum(s))
+
+
+def states(system, num, seed=0, scale=1.0):
+    return scale * np.random.default_rng(seed).normal(size=(num, system.state_dim))
+
+
+@jax.jit
+@partial(jax.vmap, in_axes=(None, 0, 0))
+def quantities(system, s, a):
+    """Everything the golden file lists, at a batch of states and actions."""
+    return {
+        "drift": oracle.drift(system, s),
+        "optimal_action": oracle.action(system, s),
+        "optimal_value": oracle.value(system, s),
+        "stage_cost": system.stage_cost(s, a),
+        "mean_next_state": mean_next_state(system, s, a),
+    }
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-10), ("float32", 2e-6)])
+def test_golden(golden, dtype, tolerance):
+    """All ten systems, every quantity, relative to the vector's norm."""
+    checked = 0
+    with scope(dtype):
+        for entry in golden:
+            system = golden_system(entry)
+            assert relative(system.offset, entry["offset"]) < tolerance
+            s, a = (jnp.asarray([point[k] for point in entry["points"]]) for k in "sa")
+            for name, values in quantities(system, s, a).items():
+                assert values.dtype == dtype
+                for value, point in zip(values, entry["points"], strict=True):
+                    assert relative(value, point[name]) < tolerance, (entry["family"], name)
+                    checked += 1
+    assert checked == 10 * 6 * 5
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_oracle_against_the_papers_formulas(name):
+    with precision.x64():
+        system = SYSTEMS[name]()
+        for s in states(system, 8):
+            reference = numpy_optimum(system, s)
+            got = optimum(system, jnp.asarray(s))
+            tolerance = 1e-9 if name == "arm-ill-conditioned" else 1e-11
+            assert relative(got.drift, reference["drift"]) < tolerance
+            assert relative(got.action, reference["action"]) < tolerance
+            p, g = float(system.p), reference["g"]
+            assert relative(got.next_mean, got.drift + p * g @ np.asarray(got.action)) < 1e-10
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_energy_identity_and_bellman(name):
+    """f_pᵀ H f_p = sᵀ(P-Q)s, and V*(s) = c(s, a*) + γ E V*(z* + w)."""
+    with precision.x64():
+        system = SYSTEMS[name]()
+        P_minus_Q = linalg.to_full(np.asarray(system.P_minus_Q))
+        for s in states(system, 8, seed=1):
+            reference = numpy_optimum(system, s)
+            drift = np.asarray(oracle.drift(system, jnp.asarray(s)))
+            energy = s @ P_minus_Q @ s
+            assert abs(drift @ reference["H"] @ drift - energy) < 1e-9 * energy
+            action = oracle.action(system, jnp.asarray(s))
+            residual = oracle.q_value(system, jnp.asarray(s), action) - system.value(jnp.asarray(s))
+            assert abs(float(residual)) < 1e-9 * float(system.value(jnp.asarray(s)))
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_numerical_minimisation_finds_the_optimal_action(name):
+    with precision.x64():
+        system = SYSTEMS[name]()
+        for s in states(system, 2, seed=2):
+            s = jnp.asarray(s)
+            q = jax.jit(jax.value_and_grad(lambda a, s=s: oracle.q_value(system, s, a)))
+            start = np.random.default_rng(0).normal(size=system.action_dim)
+            found = minimize(
+                lambda a, q=q: tuple(map(np.asarray, q(a))), start, jac=True, tol=1e-14
+            )
+            assert relative(found.x, oracle.action(system, s)) < 1e-5
+            assert abs(found.fun - float(system.value(s))) < 1e-9 * float(system.value(s))
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_advantage_is_q_minus_v_and_never_negative(name):
+    with precision.x64():
+        system = SYSTEMS[name]()
+        rng = np.random.default_rng(3)
+        for s in states(system, 4, seed=3):
+            s = jnp.asarray(s)
+            a = jnp.asarray(rng.normal(size=system.action_dim))
+            advantage = float(oracle.advantage(system, s, a))
+            difference = float(oracle.q_value(system, s, a) - oracle.value(system, s))
+            assert advantage > 0.0
+            assert abs(advantage - difference) < 1e-9 * abs(float(oracle.value(system, s)))
+            assert float(system.excess_cost(s, jnp.zeros_like(a))) == 0.0
+            at_optimum = oracle.advantage(system, s, oracle.action(system, s))
+            assert float(at_optimum) < 1e-25 * advantage  # another program: rounding, squared
+
+
+def manufactured_error(system, relative_error):
+    """The same system with a drift that is wrong by a relative error."""
+    root = system.root * (1.0 + relative_error)
+    return quadratic.QuadraticGaussian(**{**vars(system), "root": root})
+
+
+def test_a_wrong_drift_is_seen_by_the_residual():
+    with precision.x64():
+        system = manufactured_error(ConverseArm.build(3, 0.8), 1e-6)
+        s = jnp.asarray(states(system, 1)[0])
+        residual = oracle.q_value(system, s, oracle.action(system, s)) - system.value(s)
+        assert abs(float(residual / system.value(s))) > 1e-7
+
+
+@pytest.mark.parametrize("name", ["arm-authors", "arm-sqrt", "nvdex-authors", "nvdex-general"])
+def test_gradient_descent_cannot_beat_the_optimum(name):
+    """Open-loop actions of the noise-free system with terminal cost V*, from random starts."""
+    steps, starts = 12, 4
+    with precision.x64():
+        system = SYSTEMS[name]()
+
+        def total(actions, s):
+            def body(carry, a):
+                s, discount = carry
+                cost = discount * system.stage_cost(s, a)
+                return (mean_next_state(system, s, a), discount * system.gamma), cost
+
+            (s, discount), costs = jax.lax.scan(body, (s, 1.0), actions)
+            return costs.sum() + discount * (system.value(s) - system.offset)
+
+        evaluate = jax.jit(jax.value_and_grad(total))
+        rng = np.random.default_rng(0)
+        shape = (steps, system.action_dim)
+        for s in states(system, starts, seed=5):
+            best = float(system.value(jnp.asarray(s)) - system.offset)
+
+            def flat(x, s=s):
+                value, gradient = evaluate(jnp.asarray(x.reshape(shape)), jnp.asarray(s))
+                return float(value), np.asarray(gradient).ravel()
+
+            found = minimize(
+                flat,
+                0.3 * rng.normal(size=shape).ravel(),
+                jac=True,
+                method="L-BFGS-B",
+                options={"maxiter": 2000, "maxfun": 4000, "ftol": 1e-15, "gtol": 1e-10},
+            )
+            assert found.fun > best * (1.0 - 1e-9)
+            assert found.fun < best * (1.0 + 1e-3)
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_jit_vmap_and_grad(name):
+    system = SYSTEMS[name]()
+    s = jnp.asarray(states(system, 5), jnp.float32)
+    a = jnp.ones((5, system.action_dim), jnp.float32)
+    for function in (oracle.action, oracle.value, partial(oracle.advantage, a=a[0])):
+        batch = jax.jit(jax.vmap(partial(function, system)))(s)
+        single = jnp.stack([function(system, x) for x in s])
+        np.testing.assert_allclose(
+            batch, single, rtol=2e-4, atol=2e-5 * float(jnp.abs(batch).max())
+        )
+    for point in (s[0], jnp.zeros_like(s[0])):
+        for function in (oracle.value, lambda sy, x: oracle.q_value(sy, x, a[0])):
+            gradient = jax.jit(jax.grad(function, argnums=1))(system, point)
+            assert jnp.isfinite(gradient).all()
+        jacobian = jax.jit(jax.jacobian(oracle.action, argnums=1))(system, point)
+        assert jnp.isfinite(jacobian).all()
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_step_has_no_factorisation(name):
+    system = SYSTEMS[name]()
+    s, a = jnp.zeros(system.state_dim), jnp.zeros(system.action_dim)
+    text = str(jax.make_jaxpr(partial(cojax.system.step, system))(s, a, jax.random.key(0)))
+    for word in ("eigh", "cholesky", "triangular_solve", "lu", "svd", "custom_linear_solve"):
+        assert f" {word}[" not in text
+
+
+@given(st.integers(0, 10_000), st.sampled_from(["metric", "sqrt"]))
+def test_any_matrices_give_the_energy_identity(seed, form):
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(1, 4))
+    d = 2 * n
+    P, R = random_spd(rng, d, 10 ** rng.uniform(0, 3)), random_spd(rng, n, 10.0)
+    Q = rng.uniform(0.0, 1.0) * np.linalg.eigvalsh(P)[0] * np.eye(d)
+    L = rng.normal(size=(d, int(rng.integers(0, d + 1))))
+    with precision.x64():
+        system = ConverseArm.build(
+            n, rng.uniform(0.05, 1.0), P=P, Q=Q, R=R, Sigma=L @ L.T, parameterization=form
+        )
+        s = rng.normal(size=d)
+        reference = numpy_optimum(system, s)
+        drift = np.asarray(oracle.drift(system, jnp.asarray(s)))
+    assert abs(drift @ reference["H"] @ drift - s @ (P - Q) @ s) < 1e-8 * (s @ P @ s)
+    np.testing.assert_allclose(system.offset, 99.0 * np.trace(P @ L @ L.T), rtol=1e-10)
+
+
+def test_diagonal_structure_is_kept_and_equals_the_full_computation():
+    diagonal = NVDEx.build(1, preset="hard")
+    assert diagonal.P.ndim == diagonal.inverse_root.matrix.ndim == 1
+    with precision.x64():
+        system = NVDEx.build(1, preset="hard")
+        for s in states(system, 4):
+            reference = numpy_optimum(system, s)
+            assert relative(oracle.drift(system, jnp.asarray(s)), reference["drift"]) < 1e-12
+
+
+def test_rebuild_recomputes_and_replacement_raises():
+    with precision.x64():
+        system = ConverseArm.build(2, 0.8)
+        again = cojax.rebuild(system, p=0.5, alpha0=0.3)
+        expected = ConverseArm.build(2, 0.5, alpha0=0.3)
+        for a, b in zip(jax.tree.leaves(again), jax.tree.leaves(expected), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-15)
+    for name in ("p", "P", "R", "gamma", "geometry", "noise", "offset"):
+        with pytest.raises(ValueError, match="rebuild"):
+            system.replace(**{name: 1.0})
+    with pytest.raises(ValueError, match="unknown 'alpha'; did you mean 'alpha0'"):
+        cojax.rebuild(system, alpha=1.0)
+
+
+def test_homotopy_in_p_by_vmap():
+    """One program over p equals a system built for each p."""
+    values = [0.3, 0.5, 0.8, 1.0]
+    base = ConverseArm.build(2, 0.8)
+    systems = [cojax.rebuild(base, p=p) for p in values]
+    batch = jax.tree.map(lambda *x: jnp.stack(x), *cojax.envs.batching.level(systems))
+    s = jnp.asarray(states(base, 1)[0], jnp.float32)
+    got = jax.vmap(oracle.action, in_axes=(0, None))(batch, s)
+    for row, p in zip(got, values, strict=True):
+        with precision.x64():
+            reference = numpy_optimum(ConverseArm.build(2, p), np.asarray(s, np.float64))
+        assert relative(row, reference["action"]) < 2e-6
+
+
+BAD = {
+    "P": [
+        (np.ones((4, 3)), "P: expected a square matrix, got shape (4, 3)"),
+        (np.eye(3), "P: expected shape (4, 4), got (3, 3)"),
+        (np.eye(4) + np.eye(4, k=1), "P: expected a symmetric matrix"),
+        (np.diag([1.0, 1.0, 1.0, -1.0]), "P: expected a positive definite matrix"),
+        (np.diag([1.0, 1.0, 1.0, np.nan]), "P: expected finite numbers"),
+        ([[1.0, "x"], [0.0, 1.0]], "P: expected numbers, got 'x'"),
+        ([[1.0, 2.0], [1.0]], "P: expected rows of equal length"),
+        ([1.0, 2.0], "P: expected a square matrix, got shape (2,)"),
+    ],
+    "Q": [
+        (2.0 * np.eye(4), "Q: expected Q ⪯ P"),
+        (-0.1 * np.eye(4), "Q: expected a positive semidefinite matrix"),
+    ],
+    "R": [(0.0, "R: expected a positive definite matrix"), (np.eye(3), "R: expected shape (2, 2)")],
+    "Sigma": [(-1.0, "Sigma: expected a positive semidefinite matrix")],
+    "gamma": [(1.0, "gamma: expected a number in (0, 1)"), ("0.9", "gamma: expected a number")],
+    "p": [(0.0, "p: expected a number in (0, 1], got 0"), (1.5, "p: expected a number in (0, 1]")],
+    "n": [(0, "n: expected a whole number >= 1, got 0"), (2.5, "n: expected a whole number")],
+    "alpha0": [(np.inf, "alpha0: expected a finite number, got inf")],
+    "parameterization": [("metrc", "parameterization: unknown 'metrc'; did you mean 'metric'?")],
+}
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"), [(k, v, m) for k, cases in BAD.items() for v, m in cases]
+)
+def test_bad_input_gives_one_line(field, value, message):
+    with pytest.raises(ValueError) as error:  # noqa: PT011  the message is checked below
+        ConverseArm.build(**{"n": 2, "p": 0.8, "P": np.eye(4), "Q": 0.1, field: value})
+    assert str(error.value).startswith(message)
+    assert "\n" not in str(error.value)
