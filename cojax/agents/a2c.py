@@ -11,11 +11,11 @@ from flax import struct
 from cojax.agents import on_policy
 from cojax.agents.algorithm import leaf, static
 from cojax.agents.distributions import gaussian_entropy, gaussian_log_prob
+from cojax.agents.networks import forward
 from cojax.agents.on_policy import Batch, Networks, standardize
 
 
-@struct.dataclass
-class A2C:
+class A2C(struct.PyTreeNode):
     """Hyperparameters of A2C, with the meanings they have in ``ppo.PPO``.
 
     There is one gradient step per rollout, on all of it.
@@ -52,10 +52,10 @@ def loss(
     params: Any, batch: Batch, nets: Networks, h: A2C
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
     """L = -E[A log π(u|s)] + c_v E[(V(s) - G)²] - c_e H, with A standardised over the batch."""
-    mean, log_std = nets.actor.apply(params["actor"], batch.obs), params["log_std"]
+    mean, log_std = forward(nets.actor, params["actor"], batch.obs), params["log_std"]
     advantage = standardize(batch.advantage, h.advantage_clip)
     policy_loss = -jnp.mean(advantage * gaussian_log_prob(batch.u, mean, log_std))
-    values = nets.critic.apply(params["critic"], batch.obs)[..., 0]
+    values = forward(nets.critic, params["critic"], batch.obs)[..., 0]
     value_loss = jnp.mean((values - batch.target) ** 2)
     entropy = gaussian_entropy(log_std)
     total = policy_loss + h.vf_coef * value_loss - h.ent_coef * entropy

@@ -53,8 +53,7 @@ class Algorithm:
     bounded: bool = False
 
 
-@struct.dataclass
-class Clock:
+class Clock(struct.PyTreeNode):
     """Counters that all members of a population share: they stay unbatched under ``vmap``.
 
     Attributes:
@@ -77,8 +76,7 @@ class Clock:
         return start * (1.0 - (1.0 - final_fraction) * progress)
 
 
-@struct.dataclass
-class Episodes:
+class Episodes(struct.PyTreeNode):
     """Returns of the episodes in progress, one for each environment.
 
     Attributes:
@@ -168,9 +166,9 @@ def _checked(owner: str, field: dataclasses.Field, value: Any) -> Any:
     if field.metadata["pytree_node"]:
         if value is None and field.default is None:
             return None
-        if isinstance(value, bool | str) or np.ndim(value) != 0:
+        if value is None or isinstance(value, bool | str) or np.ndim(value) != 0:
             raise ValueError(f"{where}: expected one number, got {value!r}")
-        if not isinstance(value, jax.core.Tracer) and not low <= float(value) <= high:
+        if not low <= float(value) <= high:
             raise ValueError(f"{where}: expected a number in [{low:g}, {high:g}], got {value!r}")
         return value
     if isinstance(field.default, tuple):

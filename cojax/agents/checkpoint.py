@@ -1,14 +1,20 @@
-"""Policies on disk: one NumPy archive with a JSON header, and nothing to unpickle."""
+"""Policies and whole runs on disk, with nothing to unpickle.
+
+A policy is one NumPy archive with a JSON header; the full state of a run is an Orbax checkpoint.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -16,6 +22,7 @@ from cojax.agents.policies import ActorPolicy
 from cojax.policy import Policy
 
 FORMAT = "cojax.policy/1"
+STATE_FORMAT = "cojax.run/1"
 HEADER = "header"
 POLICIES = {cls.__name__: cls for cls in (ActorPolicy,)}
 
@@ -54,7 +61,9 @@ def load_policy(path: str | os.PathLike) -> Policy:
         raise ValueError(f"{path}: expected a policy saved by cojax: {error}") from None
     if header.get("format") != FORMAT or header.get("kind") not in POLICIES:
         raise ValueError(f"{path}: format: expected {FORMAT}, got {header.get('format')!r}")
-    fields = {k: tuple(v) if isinstance(v, list) else v for k, v in header["apply"].items()}
+    fields: dict[str, Any] = {
+        k: tuple(v) if isinstance(v, list) else v for k, v in header["apply"].items()
+    }
     return Policy(
         _unflatten(arrays),
         POLICIES[header["kind"]](**fields),
@@ -82,3 +91,118 @@ def _unflatten(flat: dict[str, Any]) -> dict[str, Any]:
             node = node.setdefault(parent, {})
         node[name] = jnp.asarray(value)
     return tree
+
+
+def identify(population: Any, plan: Any) -> dict[str, Any]:
+    """Return what a run must share with the checkpoint it continues, as JSON values."""
+    h = population.h
+    statics = {
+        f.name: getattr(h, f.name)
+        for f in dataclasses.fields(h)
+        if not f.metadata.get("pytree_node", True)
+    }
+    identity = {
+        "format": STATE_FORMAT,
+        "algorithm": population.spec.name,
+        "environment": population.env.name,
+        "axes": population.sizes,
+        "batching": "vmap" if population.vmapped else "loop",
+        "shapes": statics,
+        "ends": plan.ends,
+        "hyperparameters": _digest(h),
+        "params": _digest(population.env_params),
+        "key": _digest(population.keys),
+    }
+    return json.loads(json.dumps(identity))
+
+
+def save(folder: Any, identity: dict[str, Any], states: list[Any], history: list[Any]) -> None:
+    """Write the full state after interval ``len(history)``; older states are removed then.
+
+    Orbax writes beside the target and renames, so an interruption leaves the last whole state.
+    """
+    import orbax.checkpoint as ocp  # takes seconds to import
+
+    folder = Path(folder).absolute()
+    target = folder / str(len(history))
+    tree = {"states": _leaves(states), "history": _leaves(history)}
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(target, tree, force=True)
+        checkpointer.wait_until_finished()
+    header = folder / "run.json"
+    temporary = folder / "run.json.new"
+    temporary.write_text(json.dumps(identity))
+    os.replace(temporary, header)
+    for old in _intervals(folder):
+        if old != len(history):
+            shutil.rmtree(folder / str(old))
+
+
+def restore(
+    folder: Any, identity: dict[str, Any], states: list[Any], interval: Any
+) -> tuple[list[Any], list[Any]]:
+    """Return (states, history) of the newest state in ``folder``, or (states, []) if it is empty.
+
+    ``states`` and ``interval`` give the structure of the states and of one interval's record.
+    Raises ValueError naming the first thing in which the checkpoint is of another run.
+    """
+    folder = Path(folder).absolute()
+    intervals = _intervals(folder)
+    if not intervals:
+        return states, []
+    try:
+        saved = json.loads((folder / "run.json").read_text())
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{folder}: expected a checkpoint of cojax: {error}") from None
+    for name, ours in identity.items():
+        if saved.get(name) != ours:
+            raise ValueError(
+                f"{folder}: checkpoint of another run: {name}: expected {ours}, "
+                f"got {saved.get(name)}"
+            )
+    import orbax.checkpoint as ocp
+
+    history = [interval] * intervals[-1]
+    like = {"states": _leaves(states), "history": _leaves(history)}
+    with ocp.StandardCheckpointer() as checkpointer:
+        tree = checkpointer.restore(folder / str(intervals[-1]), like)
+    history = jax.tree.map(np.asarray, _rebuild(history, tree["history"]))
+    return _rebuild(states, tree["states"]), history
+
+
+def _intervals(folder: Path) -> list[int]:
+    """Numbers of the whole states in a folder, ascending."""
+    if not folder.is_dir():
+        return []
+    return sorted(int(p.name) for p in folder.iterdir() if p.name.isdigit())
+
+
+def _leaves(tree: Any) -> dict[str, Any]:
+    """Leaves by number, keys as their words: arrays and nothing else."""
+
+    def plain(x):
+        x = jnp.asarray(x)
+        return jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
+
+    return {str(i): plain(x) for i, x in enumerate(jax.tree.leaves(tree))}
+
+
+def _rebuild(like: Any, leaves: dict[str, Any]) -> Any:
+    """Inverse of ``_leaves`` for a tree of the structure ``like``."""
+    old, structure = jax.tree.flatten(like)
+
+    def typed(x, i):
+        if isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            return jax.random.wrap_key_data(leaves[str(i)], impl=jax.random.key_impl(x))
+        return leaves[str(i)]
+
+    return structure.unflatten([typed(x, i) for i, x in enumerate(old)])
+
+
+def _digest(tree: Any) -> str:
+    """SHA-256 over the bytes of all leaves."""
+    digest = hashlib.sha256()
+    for x in _leaves(tree).values():
+        x = np.asarray(x)
+        digest.update(f"{x.dtype}{x.shape}".encode() + x.tobytes())
+    return digest.hexdigest()

@@ -14,8 +14,7 @@ from cojax.agents.replay import Sample
 from cojax.agents.td3 import act, explore, improve
 
 
-@struct.dataclass
-class DDPG:
+class DDPG(struct.PyTreeNode):
     """Hyperparameters of DDPG, with the meanings they have in ``td3.TD3`` and ``sac.SAC``."""
 
     actor_learning_rate: Any = leaf(3e-4, 0.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -51,6 +52,11 @@ class MLP(nn.Module):
             x = phi(nn.Dense(width, kernel_init=init, name=f"layer{i}")(x))
         init = nn.initializers.orthogonal(self.head_scale)
         return nn.Dense(self.out, kernel_init=init, name="head")(x)
+
+
+def forward(module: nn.Module, params: Any, x: jax.Array) -> jax.Array:
+    """Return the module's output for ``x`` (..., d)."""
+    return module.apply(params, x)  # pyright: ignore[reportReturnType]
 
 
 def scale_head(params: dict, scale: jax.Array, shift: jax.Array) -> dict:

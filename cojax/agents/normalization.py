@@ -12,8 +12,7 @@ from flax import struct
 EPSILON = 1e-8
 
 
-@struct.dataclass
-class Moments:
+class Moments(struct.PyTreeNode):
     """Mean and variance of a stream, per dimension.
 
     Attributes:
@@ -62,8 +61,7 @@ class Moments:
         return jnp.where(jnp.isnan(x), self.mean, x)
 
 
-@struct.dataclass
-class RewardScale:
+class RewardScale(struct.PyTreeNode):
     """Scale of rewards: the standard deviation of the discounted return so far.
 
         G_t = r_t + γ G_{t-1},     scale = std(G)
@@ -97,8 +95,7 @@ class RewardScale:
         return RewardScale(self.moments.merge(returns.reshape(-1)), accumulator)
 
 
-@struct.dataclass
-class TargetScale:
+class TargetScale(struct.PyTreeNode):
     """Mean and standard deviation of value targets, exponentially forgotten.
 
     A critic outputs (V - mean)/std. Where a policy's cost falls by orders of magnitude while it

@@ -18,7 +18,7 @@ from flax import struct
 from cojax.agents import algorithm, replay
 from cojax.agents.algorithm import Algorithm, Clock, Episodes
 from cojax.agents.distributions import ActionBox
-from cojax.agents.networks import MLP, activation, scale_head
+from cojax.agents.networks import MLP, activation, forward, scale_head
 from cojax.agents.normalization import Moments, RewardScale
 from cojax.agents.optimization import descend, global_norm, optimizer, polyak
 from cojax.agents.policies import ActorPolicy, actor_params
@@ -35,11 +35,10 @@ class Networks(NamedTuple):
     def q_values(self, critics: tuple[Any, ...], obs: jax.Array, u: jax.Array) -> jax.Array:
         """Q_i(s, u) of every critic, shape (num_critics, ...)."""
         x = jnp.concatenate([obs, u], axis=-1)
-        return jnp.stack([self.critic.apply(c, x)[..., 0] for c in critics])
+        return jnp.stack([forward(self.critic, c, x)[..., 0] for c in critics])
 
 
-@struct.dataclass
-class Learner:
+class Learner(struct.PyTreeNode):
     """What gradient steps change. Critics are in units of the reward scale.
 
     Attributes:
@@ -53,8 +52,7 @@ class Learner:
     opt_states: dict[str, Any]
 
 
-@struct.dataclass
-class OffPolicyState:
+class OffPolicyState(struct.PyTreeNode):
     """Everything a learner carries from one update to the next (N = num_envs).
 
     Attributes:

@@ -17,14 +17,13 @@ from flax import struct
 from cojax.agents import algorithm, returns
 from cojax.agents.algorithm import Algorithm, Clock, Episodes
 from cojax.agents.distributions import ActionBox, gaussian_log_prob
-from cojax.agents.networks import MLP, activation, scale_head
+from cojax.agents.networks import MLP, activation, forward, scale_head
 from cojax.agents.normalization import Moments, RewardScale, TargetScale
 from cojax.agents.optimization import descend, global_norm, optimizer
 from cojax.agents.policies import ActorPolicy, actor_params
 
 
-@struct.dataclass
-class OnPolicyState:
+class OnPolicyState(struct.PyTreeNode):
     """Everything a learner carries from one update to the next (N = num_envs).
 
     Attributes:
@@ -145,7 +144,7 @@ def collect(
     def step(carry, inputs):
         env_state, obs, episodes, sums = carry
         xi, keys = inputs
-        mean = actor.apply(state.params["actor"], normalize(state, obs, h))
+        mean = forward(actor, state.params["actor"], normalize(state, obs, h))
         u = mean + jnp.exp(log_std) * xi
         action = box.clip(box.to_action(u))
         next_obs, env_state, reward, terminated, truncated, info = step_env(
@@ -176,7 +175,7 @@ def collect(
 
 def value(critic: MLP, state: OnPolicyState, obs: jax.Array) -> jax.Array:
     """V(s) in reward units from normalised observations (..., d); shape (...)."""
-    out = critic.apply(state.params["critic"], obs)[..., 0]
+    out = forward(critic, state.params["critic"], obs)[..., 0]
     return state.targets.mean() + state.targets.std() * out
 
 

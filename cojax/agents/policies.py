@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from cojax.agents.distributions import ActionBox
-from cojax.agents.networks import MLP
+from cojax.agents.networks import MLP, forward
 from cojax.agents.normalization import Moments
 
 
@@ -39,7 +39,7 @@ class ActorPolicy:
         """Map one observation (d,) to one action (m,); the key is not used."""
         z = jnp.clip((obs - params["mean"]) / params["std"], -params["clip"], params["clip"])
         actor = MLP(self.hidden, self.num_outputs, self.activation)
-        u = actor.apply(params["actor"], z)[: self.num_actions]
+        u = forward(actor, params["actor"], z)[: self.num_actions]
         box = ActionBox(params["low"], params["high"])
         return box.clip(box.to_action(jnp.tanh(u) if self.squash else u))
 

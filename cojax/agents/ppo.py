@@ -11,11 +11,11 @@ from flax import struct
 from cojax.agents import on_policy
 from cojax.agents.algorithm import leaf, static
 from cojax.agents.distributions import gaussian_entropy, gaussian_log_prob
+from cojax.agents.networks import forward
 from cojax.agents.on_policy import Batch, Networks, standardize
 
 
-@struct.dataclass
-class PPO:
+class PPO(struct.PyTreeNode):
     """Hyperparameters of PPO: the first group can be batched, the second decides shapes.
 
     Attributes:
@@ -79,13 +79,13 @@ def loss(
 
     A is standardised over the minibatch; u is the unclipped action.
     """
-    mean, log_std = nets.actor.apply(params["actor"], batch.obs), params["log_std"]
+    mean, log_std = forward(nets.actor, params["actor"], batch.obs), params["log_std"]
     log_ratio = gaussian_log_prob(batch.u, mean, log_std) - batch.log_prob
     ratio = jnp.exp(log_ratio)
     advantage = standardize(batch.advantage, h.advantage_clip)
     clipped = jnp.clip(ratio, 1.0 - h.clip_eps, 1.0 + h.clip_eps)
     policy_loss = -jnp.mean(jnp.minimum(ratio * advantage, clipped * advantage))
-    values = nets.critic.apply(params["critic"], batch.obs)[..., 0]
+    values = forward(nets.critic, params["critic"], batch.obs)[..., 0]
     value_loss = jnp.mean((values - batch.target) ** 2)
     entropy = gaussian_entropy(log_std)
     total = policy_loss + h.vf_coef * value_loss - h.ent_coef * entropy

@@ -11,13 +11,13 @@ from flax import struct
 from cojax.agents import off_policy
 from cojax.agents.algorithm import leaf, static
 from cojax.agents.distributions import tanh_gaussian_log_prob
+from cojax.agents.networks import forward
 from cojax.agents.off_policy import Learner, Networks, Rule
 from cojax.agents.optimization import descend, optimizer
 from cojax.agents.replay import Sample
 
 
-@struct.dataclass
-class SAC:
+class SAC(struct.PyTreeNode):
     """Hyperparameters of SAC: the first group can be batched, the second decides shapes.
 
     Attributes:
@@ -88,7 +88,7 @@ class SAC:
 
 def distribution(nets: Networks, actor: Any, obs: jax.Array, h: SAC) -> tuple[jax.Array, jax.Array]:
     """Mean and log standard deviation before tanh, each (..., m)."""
-    mean, log_std = jnp.split(nets.actor.apply(actor, obs), 2, axis=-1)
+    mean, log_std = jnp.split(forward(nets.actor, actor, obs), 2, axis=-1)
     return mean, jnp.clip(log_std + h.log_std_init, h.log_std_min, h.log_std_max)
 
 

@@ -10,13 +10,13 @@ from flax import struct
 
 from cojax.agents import off_policy
 from cojax.agents.algorithm import leaf, static
+from cojax.agents.networks import forward
 from cojax.agents.off_policy import Learner, Networks, Rule
 from cojax.agents.optimization import descend, optimizer
 from cojax.agents.replay import Sample
 
 
-@struct.dataclass
-class TD3:
+class TD3(struct.PyTreeNode):
     """Hyperparameters of TD3; those not listed mean what they do in ``sac.SAC``.
 
     Attributes:
@@ -56,7 +56,7 @@ class TD3:
 
 def act(nets: Networks, actor: Any, obs: jax.Array) -> jax.Array:
     """u = tanh(actor(s)), shape (..., m)."""
-    return jnp.tanh(nets.actor.apply(actor, obs))
+    return jnp.tanh(forward(nets.actor, actor, obs))
 
 
 def explore(nets: Networks, actor: Any, obs: jax.Array, key: jax.Array, h: Any) -> jax.Array:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -12,15 +13,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cojax.agents import a2c, ddpg, ppo, sac, td3
+from cojax.agents import a2c, checkpoint, ddpg, ppo, sac, td3
 from cojax.agents import algorithm as algorithms
-from cojax.agents.algorithm import Algorithm, Clock
+from cojax.agents.algorithm import Algorithm
+from cojax.agents.population import Population, advance, each, extract, gather, initialize
 from cojax.policy import Policy
 
 ALGORITHMS: dict[str, Algorithm] = {
     module.ALGORITHM.name: module.ALGORITHM for module in (ppo, a2c, sac, td3, ddpg)
 }
-PER_EPISODE = ("episode_return", "episode_length")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Run:
         steps_per_second: environment steps of all members by the wall time after compilation.
         compile_seconds: time of the first call, which does no step.
         hyperparameters: as used, leaves with the axis ``hyperparameters`` if present.
-        state: everything a continuation needs (see ``checkpoint``).
+        states: of the learners: one, batched, if members ran side by side, else one a member.
     """
 
     algorithm: str
@@ -52,7 +53,7 @@ class Run:
     steps_per_second: float
     compile_seconds: float
     hyperparameters: Any
-    state: Any = dataclasses.field(repr=False)
+    states: list[Any] = dataclasses.field(repr=False)
 
     def member(self, **index: int) -> Policy:
         """One member's policy, e.g. ``run.member(fixture=0, seed=3)``; it runs alone."""
@@ -73,6 +74,7 @@ def train(
     evaluate: Callable[[Any, Any, jax.Array], Any] | None = None,
     eval_every: int | None = None,
     batching: str = "auto",
+    checkpoint_dir: str | os.PathLike | None = None,
 ) -> Run:
     """Train one learner for every fixture × hyperparameter setting × seed.
 
@@ -95,19 +97,24 @@ def train(
         batching: "vmap" runs members side by side, "loop" one after another through one compiled
             program (members are then bitwise what solo runs are). "auto": "vmap" on accelerators
             and "loop" on CPU, where the small batched products of a population are slower.
+        checkpoint_dir: a folder that holds the full state after each interval; a run that finds
+            its own state there continues from it, bit for bit.
 
     Returns:
         A ``Run``.
 
     Raises:
         ValueError: an unknown algorithm or hyperparameter (the nearest name is offered), a value
-            out of range, a static hyperparameter that varies, an action space that is no Box.
+            out of range, a static hyperparameter that varies, an action space that is no Box, a
+            checkpoint of another run.
     """
-    spec = lookup(algorithm)
+    if total_timesteps < 1:
+        raise ValueError(f"total_timesteps: expected at least 1, got {total_timesteps}")
     population = Population.create(
-        spec, env, params, key, hyperparameters, num_seeds, num_envs, batching
+        lookup(algorithm), env, params, key, hyperparameters, num_seeds, num_envs, batching
     )
-    return run(population, total_timesteps, progress, evaluate, eval_every)
+    plan = Plan.create(population, total_timesteps, eval_every)
+    return run(population, plan, progress, evaluate, checkpoint_dir)
 
 
 def lookup(name: str) -> Algorithm:
@@ -119,253 +126,97 @@ def lookup(name: str) -> Algorithm:
 
 
 @dataclasses.dataclass(frozen=True)
-class Population:
-    """Learners to train: what varies, along which axis, and how they are batched.
+class Plan:
+    """How many updates, and where intervals end.
 
     Attributes:
-        spec: the algorithm.
-        env: the environment, static.
-        env_params: leaves with a leading axis if "fixture" is an axis.
-        h: hyperparameters, leaves with a leading axis if "hyperparameters" is an axis.
-        keys: typed keys, (num_seeds,) if "seed" is an axis.
-        sizes: axis label -> length, in order, outermost first.
-        vmapped: whether members run side by side.
+        steps: environment steps of one update.
+        total: updates.
+        ends: updates done at the end of each interval; the last is ``total``.
     """
 
-    spec: Algorithm
-    env: Any
-    env_params: Any
-    h: Any
-    keys: jax.Array
-    sizes: dict[str, int]
-    vmapped: bool
+    steps: int
+    total: int
+    ends: tuple[int, ...]
 
     @classmethod
-    def create(
-        cls,
-        spec: Algorithm,
-        env: Any,
-        params: Any,
-        key: jax.Array,
-        hyperparameters: Any,
-        num_seeds: int | None,
-        num_envs: int | None,
-        batching: str,
-    ) -> Population:
-        """Check the arguments of ``train`` and label their axes."""
-        if batching not in ("auto", "vmap", "loop"):
-            raise ValueError(f"batching: expected auto, vmap or loop, got {batching!r}")
-        if not jnp.issubdtype(jnp.asarray(key).dtype, jax.dtypes.prng_key) or key.ndim:
-            raise ValueError("key: expected one typed key, jax.random.key(seed)")
-        if num_seeds is not None and num_seeds < 1:
-            raise ValueError(f"num_seeds: expected at least 1 or None, got {num_seeds}")
-        sizes = {}
-        env_params = algorithms.strong(params)
-        if jnp.ndim(env_params.max_steps_in_episode) == 1:
-            sizes["fixture"] = env_params.max_steps_in_episode.shape[0]
-        overrides = {} if num_envs is None else {"num_envs": num_envs}
-        if isinstance(hyperparameters, Sequence) and not isinstance(hyperparameters, str):
-            h = algorithms.stack_hyperparameters(spec.hyperparameters, hyperparameters, overrides)
-            sizes["hyperparameters"] = len(hyperparameters)
-        else:
-            h = algorithms.hyperparameters(spec.hyperparameters, hyperparameters, overrides)
-        spec.check(h)
-        keys = key
-        if num_seeds is not None:
-            keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(num_seeds))
-            sizes["seed"] = num_seeds
-        check_spaces(spec, env, env_params, "fixture" in sizes)
-        vmapped = batching == "vmap" or (batching == "auto" and jax.default_backend() != "cpu")
-        return cls(spec, env, env_params, h, keys, sizes, vmapped and bool(sizes))
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Lengths of the axes."""
-        return tuple(self.sizes.values())
-
-    def arguments(self, index: tuple[int, ...] | None = None) -> tuple[Any, Any, jax.Array]:
-        """(env_params, h, key) of the whole population, or of one member."""
-        if index is None:
-            return self.env_params, self.h, self.keys
-        at = dict(zip(self.sizes, index, strict=True))
-
-        def take(label, tree):
-            return jax.tree.map(lambda x: x[at[label]], tree) if label in at else tree
-
-        return (
-            take("fixture", self.env_params),
-            take("hyperparameters", self.h),
-            take("seed", self.keys),
-        )
-
-
-def check_spaces(spec: Algorithm, env: Any, env_params: Any, batched: bool) -> None:
-    """Raise ValueError unless actions are a one-dimensional Box (with finite bounds if needed)."""
-    one = jax.tree.map(lambda x: x[0], env_params) if batched else env_params
-    for kind, space in (
-        ("action", env.action_space(one)),
-        ("observation", env.observation_space(one)),
-    ):
-        if not (hasattr(space, "low") and hasattr(space, "high") and len(space.shape) == 1):
-            raise ValueError(
-                f"{env.name}: expected a one-dimensional Box as {kind} space, got {space!r}"
-            )
-    space = env.action_space(one)
-    if spec.bounded and not np.all(np.isfinite(space.low) & np.isfinite(space.high)):
-        raise ValueError(f"{env.name}: {spec.name} needs finite action bounds, got {space!r}")
-
-
-def over_axes(function: Callable, axes: tuple[str, ...], in_axes: Callable, out_axes: Any):
-    """Vmap ``function`` once for each label, innermost last; ``in_axes(label)`` gives the axes."""
-    for label in reversed(axes):
-        function = jax.vmap(function, in_axes=in_axes(label), out_axes=out_axes)
-    return function
-
-
-def argument_axes(label: str) -> tuple[Any, Any, Any]:
-    """Which of (env_params, h, key) the axis ``label`` belongs to."""
-    return tuple(0 if label == own else None for own in ("fixture", "hyperparameters", "seed"))
-
-
-def state_axes(state: Any) -> Any:
-    """Axes of a state: all batched but the clock."""
-    names = [f.name for f in dataclasses.fields(state)]
-    return type(state)(**{name: None if name == "clock" else 0 for name in names})
-
-
-@partial(jax.jit, static_argnums=(0, 1, 2))
-def initialize(spec: Algorithm, env: Any, axes: tuple[str, ...], env_params: Any, h: Any, key: Any):
-    """First states of a population with the given vmapped axes."""
-
-    def init(env_params, h, key):
-        state = spec.init(env, key, env_params, h)
-        return state.replace(clock=None)
-
-    state = over_axes(init, axes, argument_axes, 0)(env_params, h, key)
-    return state.replace(clock=Clock.create())
-
-
-@partial(jax.jit, static_argnums=(0, 1, 2, 3), donate_argnums=(4,))
-def advance(
-    spec: Algorithm,
-    env: Any,
-    evaluate: Any,
-    axes: tuple[str, ...],
-    state: Any,
-    num_updates: jax.Array,
-    env_params: Any,
-    h: Any,
-):
-    """Do ``num_updates`` updates (traced: one compilation for any number), then evaluate.
-
-    Metrics are summed inside the loop: nothing is stacked over updates. The state is donated.
-    """
-
-    def member(state, env_params, h):
-        def body(_, carry):
-            state, sums = carry
-            state, metrics = spec.update(env, state, env_params, h)
-            return state, jax.tree.map(jnp.add, sums, metrics)
-
-        shapes = jax.eval_shape(partial(spec.update, env), state, env_params, h)[1]
-        zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-        state, sums = jax.lax.fori_loop(0, num_updates, body, (state, zeros))
-        metrics = {
-            name: x / (sums["episodes"] if name in PER_EPISODE else num_updates)
-            for name, x in sums.items()
-        } | {"episodes": sums["episodes"], "failed": state.failed}
-        curve = None
-        if evaluate is not None:
-            policy = spec.policy_params(env, state, env_params, h)
-            curve = evaluate(policy, env_params, jax.random.key(0))
-        return state, metrics, curve
-
-    clock = state_axes(state)
-
-    def in_axes(label):
-        return (clock, *argument_axes(label)[:2])
-
-    return over_axes(member, axes, in_axes, (clock, 0, 0))(state, env_params, h)
-
-
-@partial(jax.jit, static_argnums=(0, 1, 2))
-def extract(spec: Algorithm, env: Any, axes: tuple[str, ...], state: Any, env_params: Any, h: Any):
-    """Policy parameters of a population."""
-
-    def one(state, env_params, h):
-        return spec.policy_params(env, state, env_params, h)
-
-    clock = state_axes(state)
-    return over_axes(one, axes, lambda a: (clock, *argument_axes(a)[:2]), 0)(state, env_params, h)
-
-
-def each(population: Population) -> list[tuple[int, ...] | None]:
-    """Indices of the programs to call: [None] for a vmapped population, or every member."""
-    return [None] if population.vmapped else list(np.ndindex(population.shape))
-
-
-def gather(population: Population, trees: list[Any], stack: Callable) -> Any:
-    """Put results of ``each`` together: leaves with the axes of the population in front."""
-    if population.vmapped:
-        return trees[0]
-    return jax.tree.map(
-        lambda *leaves: stack(leaves).reshape(population.shape + leaves[0].shape), *trees
-    )
+    def create(cls, population: Population, timesteps: int, eval_every: int | None) -> Plan:
+        """Divide training into intervals of ``eval_every`` steps, or into 20."""
+        steps = population.spec.steps_per_update(population.h)
+        total = -(-timesteps // steps)
+        every = -(-total // 20) if eval_every is None else max(1, round(eval_every / steps))
+        return cls(steps, total, (*range(every, total, every), total))
 
 
 def run(
     population: Population,
-    total_timesteps: int,
-    progress: Callable | None = None,
-    evaluate: Callable | None = None,
-    eval_every: int | None = None,
+    plan: Plan,
+    progress: Callable[[int, int, dict[str, np.ndarray]], None] | None = None,
+    evaluate: Callable[[Any, Any, jax.Array], Any] | None = None,
+    checkpoint_dir: str | os.PathLike | None = None,
 ) -> Run:
-    """Train a population in intervals of one compiled program."""
+    """Train a population in intervals, by calls of one compiled program."""
     p = population
     axes = tuple(p.sizes) if p.vmapped else ()
     arguments = [p.arguments(index) for index in each(p)]
     states = [initialize(p.spec, p.env, axes, *a) for a in arguments]
-    steps = p.spec.steps_per_update(p.h)
-    total = -(-total_timesteps // steps)
-    states = [s.replace(clock=s.clock.replace(total=jnp.int32(total))) for s in states]
+    states = [s.replace(clock=s.clock.replace(total=jnp.int32(plan.total))) for s in states]
     call = partial(advance, p.spec, p.env, evaluate, axes)
 
     jax.block_until_ready(states)
     start = time.perf_counter()
-    states[0] = jax.block_until_ready(call(states[0], jnp.int32(0), *arguments[0][:2])[0])
+    states[0], *shapes = jax.block_until_ready(call(states[0], jnp.int32(0), *arguments[0][:2]))
     compile_seconds = time.perf_counter() - start
 
-    every = -(-total // 20) if eval_every is None else max(1, round(eval_every / steps))
-    ends = [*range(every, total, every), total]
-    start, done, history = time.perf_counter(), 0, []
-    for end in ends:
+    history, identity = [], checkpoint.identify(p, plan) if checkpoint_dir is not None else None
+    if identity is not None:
+        empty = gather(p, [jax.device_get(shapes)] * len(states), np.stack)
+        states, history = checkpoint.restore(checkpoint_dir, identity, states, empty)
+    begun = plan.ends[len(history) - 1] if history else 0
+    start, done = time.perf_counter(), begun
+    for end in plan.ends[len(history) :]:
         outputs = [
             call(state, jnp.int32(end - done), *a[:2])
             for state, a in zip(states, arguments, strict=True)
         ]
         states = [output[0] for output in outputs]
-        history.append(gather(p, [jax.device_get(o[1:]) for o in outputs], np.stack))
+        history.append(gather(p, [jax.device_get(list(o[1:])) for o in outputs], np.stack))
         done = end
+        if identity is not None:
+            checkpoint.save(checkpoint_dir, identity, states, history)
         if progress is not None:
-            progress(done * steps, total * steps, history[-1][0])
-    seconds = time.perf_counter() - start
+            progress(done * plan.steps, plan.total * plan.steps, history[-1][0])
+    seconds = max(time.perf_counter() - start, 1e-9)
+    steps = (plan.total - begun) * plan.steps * int(np.prod(p.shape))
+    return finish(p, plan, states, arguments, history, steps / seconds, compile_seconds)
 
+
+def finish(
+    p: Population,
+    plan: Plan,
+    states: list[Any],
+    arguments: list[Any],
+    history: list[Any],
+    steps_per_second: float,
+    compile_seconds: float,
+) -> Run:
+    """Collect policies and the record of all intervals."""
+    axes = tuple(p.sizes) if p.vmapped else ()
     metrics, curves = jax.tree.map(lambda *x: np.stack(x, axis=len(p.shape)), *history)
     policies = [
         extract(p.spec, p.env, axes, s, *a[:2]) for s, a in zip(states, arguments, strict=True)
     ]
     apply = p.spec.policy_apply(p.env, p.arguments((0,) * len(p.shape))[0], p.h)
-    policy = Policy(gather(p, policies, jnp.stack), apply, p.spec.name, tuple(p.sizes))
     return Run(
         algorithm=p.spec.name,
         axes=tuple(p.sizes),
-        policy=policy,
+        policy=Policy(gather(p, policies, jnp.stack), apply, p.spec.name, tuple(p.sizes)),
         metrics=metrics,
         curves=curves,
-        timesteps=np.asarray(ends) * steps,
+        timesteps=np.asarray(plan.ends) * plan.steps,
         failed=metrics["failed"][..., -1],
-        steps_per_second=total * steps * int(np.prod(p.shape)) / seconds,
+        steps_per_second=steps_per_second,
         compile_seconds=compile_seconds,
         hyperparameters=p.h,
-        state=states,
+        states=states,
     )

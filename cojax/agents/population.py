@@ -1,0 +1,214 @@
+"""Populations: members along labelled axes, side by side or one after another."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from cojax.agents import algorithm as algorithms
+from cojax.agents.algorithm import Algorithm, Clock
+
+AXES = ("fixture", "hyperparameters", "seed")
+PER_EPISODE = ("episode_return", "episode_length")
+
+
+@dataclasses.dataclass(frozen=True)
+class Population:
+    """Learners to train: what varies, along which axis, and how they are batched.
+
+    Attributes:
+        spec: the algorithm.
+        env: the environment, static.
+        env_params: leaves with a leading axis if "fixture" is an axis.
+        h: hyperparameters, leaves with a leading axis if "hyperparameters" is an axis.
+        keys: typed keys, (num_seeds,) if "seed" is an axis.
+        sizes: axis label -> length, in order, outermost first.
+        vmapped: whether members run side by side.
+    """
+
+    spec: Algorithm
+    env: Any
+    env_params: Any
+    h: Any
+    keys: jax.Array
+    sizes: dict[str, int]
+    vmapped: bool
+
+    @classmethod
+    def create(
+        cls,
+        spec: Algorithm,
+        env: Any,
+        params: Any,
+        key: jax.Array,
+        hyperparameters: Any,
+        num_seeds: int | None,
+        num_envs: int | None,
+        batching: str,
+    ) -> Population:
+        """Check the arguments of ``train`` and label their axes."""
+        if batching not in ("auto", "vmap", "loop"):
+            raise ValueError(f"batching: expected auto, vmap or loop, got {batching!r}")
+        if not jnp.issubdtype(jnp.asarray(key).dtype, jax.dtypes.prng_key) or key.ndim:
+            raise ValueError("key: expected one typed key, jax.random.key(seed)")
+        if num_seeds is not None and num_seeds < 1:
+            raise ValueError(f"num_seeds: expected at least 1 or None, got {num_seeds}")
+        sizes = {}
+        env_params = algorithms.strong(params)
+        if jnp.ndim(env_params.max_steps_in_episode) == 1:
+            sizes["fixture"] = env_params.max_steps_in_episode.shape[0]
+        overrides = {} if num_envs is None else {"num_envs": num_envs}
+        if isinstance(hyperparameters, Sequence) and not isinstance(hyperparameters, str):
+            h = algorithms.stack_hyperparameters(spec.hyperparameters, hyperparameters, overrides)
+            sizes["hyperparameters"] = len(hyperparameters)
+        else:
+            h = algorithms.hyperparameters(spec.hyperparameters, hyperparameters, overrides)
+        spec.check(h)
+        keys = key
+        if num_seeds is not None:
+            keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(num_seeds))
+            sizes["seed"] = num_seeds
+        check_spaces(spec, env, env_params, "fixture" in sizes)
+        vmapped = batching == "vmap" or (batching == "auto" and jax.default_backend() != "cpu")
+        return cls(spec, env, env_params, h, keys, sizes, vmapped and bool(sizes))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Lengths of the axes."""
+        return tuple(self.sizes.values())
+
+    def arguments(self, index: tuple[int, ...] | None = None) -> tuple[Any, Any, jax.Array]:
+        """(env_params, h, key) of the whole population, or of one member."""
+        if index is None:
+            return self.env_params, self.h, self.keys
+        at = dict(zip(self.sizes, index, strict=True))
+
+        def take(label, tree):
+            return jax.tree.map(lambda x: x[at[label]], tree) if label in at else tree
+
+        return (
+            take("fixture", self.env_params),
+            take("hyperparameters", self.h),
+            take("seed", self.keys),
+        )
+
+
+def check_spaces(spec: Algorithm, env: Any, env_params: Any, batched: bool) -> None:
+    """Raise ValueError unless actions are a one-dimensional Box (with finite bounds if needed)."""
+    one = jax.tree.map(lambda x: x[0], env_params) if batched else env_params
+    for kind, space in (
+        ("action", env.action_space(one)),
+        ("observation", env.observation_space(one)),
+    ):
+        if not (hasattr(space, "low") and hasattr(space, "high") and len(space.shape) == 1):
+            raise ValueError(
+                f"{env.name}: expected a one-dimensional Box as {kind} space, got {space!r}"
+            )
+    space = env.action_space(one)
+    if spec.bounded and not np.all(np.isfinite(space.low) & np.isfinite(space.high)):
+        raise ValueError(f"{env.name}: {spec.name} needs finite action bounds, got {space!r}")
+
+
+def over_axes(function: Callable, axes: tuple[str, ...], in_axes: Callable, out_axes: Any):
+    """Vmap ``function`` once for each label, innermost last; ``in_axes(label)`` gives the axes."""
+    for label in reversed(axes):
+        function = jax.vmap(function, in_axes=in_axes(label), out_axes=out_axes)
+    return function
+
+
+def argument_axes(label: str) -> tuple[Any, Any, Any]:
+    """Which of (env_params, h, key) the axis ``label`` belongs to."""
+    fixture, setting, seed = (0 if label == own else None for own in AXES)
+    return fixture, setting, seed
+
+
+def state_axes(state: Any) -> Any:
+    """Axes of a state: all batched but the clock."""
+    names = [f.name for f in dataclasses.fields(state)]
+    return type(state)(**{name: None if name == "clock" else 0 for name in names})
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def initialize(spec: Algorithm, env: Any, axes: tuple[str, ...], env_params: Any, h: Any, key: Any):
+    """First states of a population with the given vmapped axes."""
+
+    def init(env_params, h, key):
+        state = spec.init(env, key, env_params, h)
+        return state.replace(clock=None)
+
+    state = over_axes(init, axes, argument_axes, 0)(env_params, h, key)
+    return state.replace(clock=Clock.create())
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2, 3), donate_argnums=(4,))
+def advance(
+    spec: Algorithm,
+    env: Any,
+    evaluate: Any,
+    axes: tuple[str, ...],
+    state: Any,
+    num_updates: jax.Array,
+    env_params: Any,
+    h: Any,
+):
+    """Do ``num_updates`` updates (traced: one compilation for any number), then evaluate.
+
+    Metrics are summed inside the loop: nothing is stacked over updates. The state is donated.
+    """
+
+    def member(state, env_params, h):
+        def body(_, carry):
+            state, sums = carry
+            state, metrics = spec.update(env, state, env_params, h)
+            return state, jax.tree.map(jnp.add, sums, metrics)
+
+        shapes = jax.eval_shape(partial(spec.update, env), state, env_params, h)[1]
+        zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+        state, sums = jax.lax.fori_loop(0, num_updates, body, (state, zeros))
+        metrics = {
+            name: x / (sums["episodes"] if name in PER_EPISODE else num_updates)
+            for name, x in sums.items()
+        } | {"episodes": sums["episodes"], "failed": state.failed}
+        curve = None
+        if evaluate is not None:
+            policy = spec.policy_params(env, state, env_params, h)
+            curve = evaluate(policy, env_params, jax.random.key(0))
+        return state, metrics, curve
+
+    clock = state_axes(state)
+
+    def in_axes(label):
+        return (clock, *argument_axes(label)[:2])
+
+    return over_axes(member, axes, in_axes, (clock, 0, 0))(state, env_params, h)
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def extract(spec: Algorithm, env: Any, axes: tuple[str, ...], state: Any, env_params: Any, h: Any):
+    """Policy parameters of a population."""
+
+    def one(state, env_params, h):
+        return spec.policy_params(env, state, env_params, h)
+
+    clock = state_axes(state)
+    return over_axes(one, axes, lambda a: (clock, *argument_axes(a)[:2]), 0)(state, env_params, h)
+
+
+def each(population: Population) -> list[tuple[int, ...] | None]:
+    """Indices of the programs to call: [None] for a vmapped population, or every member."""
+    return [None] if population.vmapped else list(np.ndindex(population.shape))
+
+
+def gather(population: Population, trees: list[Any], stack: Callable) -> Any:
+    """Put results of ``each`` together: leaves with the axes of the population in front."""
+    if population.vmapped:
+        return trees[0]
+    return jax.tree.map(
+        lambda *leaves: stack(leaves).reshape(population.shape + leaves[0].shape), *trees
+    )
