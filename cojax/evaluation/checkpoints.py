@@ -6,17 +6,23 @@ import os
 from pathlib import Path
 
 from cojax.evaluation.references import Reference, parse_policy
+from cojax.inputs import InputError
 from cojax.policy import Policy
 
 
 def policy_from_text(text: str) -> Policy | Reference:
     """The reference a text names, or the policy of the checkpoint at that path.
 
-    A text is a path where it exists or has a separator in it. Raises ValueError for an unknown
-    name, suggesting the nearest.
+    A text is a path where it exists or has a separator in it. Raises ValueError, one line, for an
+    unknown name, suggesting the nearest, and for a file that holds no policy.
     """
-    if Path(text).exists() or os.sep in text:
-        from cojax import agents
+    if not Path(text).exists() and os.sep not in text:
+        return parse_policy(text)
+    if not Path(text).exists():
+        raise InputError(f"policy {text}: no such file or folder")
+    from cojax import agents
 
-        return agents.load_policy(text)  # pyright: ignore[reportAttributeAccessIssue]
-    return parse_policy(text)
+    try:
+        return agents.load_policy(text)
+    except ValueError as error:
+        raise InputError(f"policy {' '.join(str(error).split())}") from error

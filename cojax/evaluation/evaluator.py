@@ -24,7 +24,7 @@ from cojax.envs import EnvParams, num_instances, stack, unstack
 from cojax.evaluation import references
 from cojax.evaluation.members import Players, gather
 from cojax.evaluation.result import WORST, Evaluation
-from cojax.evaluation.rollout import Sum, run
+from cojax.evaluation.rollout import Sum, run, trial_keys
 from cojax.inputs import InputError
 
 OPTGAP_EPSILON = 1e-8
@@ -120,11 +120,10 @@ def _run_group(
     pieces = []
     for first in range(0, num_trials, chunk):
         # the last chunk is filled up and cut, so that it is the same program
-        keys = streams.stream_keys(key, chunk, first)
-        episodes = jax.vmap(lambda stream: streams.episode_key(stream, 0))(keys)
+        keys = trial_keys(key, jnp.asarray(first), chunk)
         s0 = None if starts is None else starts[(first + np.arange(chunk)) % len(starts)]
         piece = run(
-            groups, batch, group_params, episodes, s0, horizons, jnp.asarray(target, jnp.float32)
+            groups, batch, group_params, keys, s0, horizons, jnp.asarray(target, jnp.float32)
         )
         pieces.append(jax.tree.map(np.asarray, piece))
     keep = slice(0, num_trials)

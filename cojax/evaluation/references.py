@@ -164,15 +164,22 @@ def linearisation(system: System) -> tuple[np.ndarray, np.ndarray, np.ndarray, n
     drift is homogeneous there and has no derivative; the others are derivatives, exact.
     """
     with precision.x64():
-        system = jax.tree.map(_to_float64, system)
-        d, m = system.state_dim, system.action_dim
-        s, a, step = jnp.zeros(d), jnp.zeros(m), 1e-5
-        drift = jax.vmap(lambda x: system.optimum(x).drift)
-        A = (drift(step * jnp.eye(d)) - drift(-step * jnp.eye(d))).T / (2.0 * step)
-        B = jax.vmap(lambda x: system.actuate(s, x), out_axes=1)(jnp.eye(m))
-        Q = 0.5 * jax.hessian(lambda x: system.stage_cost(x, a))(s)
-        R = 0.5 * jax.hessian(lambda x: system.stage_cost(s, x))(a)
-        return np.asarray(A), np.asarray(B), np.asarray(Q), np.asarray(R)
+        A, B, Q, R = map(np.asarray, _linearisation(jax.tree.map(_to_float64, system)))
+    return A, B, Q, R
+
+
+@jax.jit
+def _linearisation(system: System) -> tuple[jax.Array, ...]:
+    d, m = system.state_dim, system.action_dim
+    s, a, step = jnp.zeros(d), jnp.zeros(m), 1e-5
+    ahead, behind = jax.vmap(lambda x: system.optimum(x).drift)(
+        step * jnp.concatenate([jnp.eye(d), -jnp.eye(d)])
+    ).reshape(2, d, d)
+    A = (ahead - behind).T / (2.0 * step)
+    B = jax.vmap(lambda x: system.actuate(s, x), out_axes=1)(jnp.eye(m))
+    Q = 0.5 * jax.hessian(lambda x: system.stage_cost(x, a))(s)
+    R = 0.5 * jax.hessian(lambda x: system.stage_cost(s, x))(a)
+    return A, B, Q, R
 
 
 def lqr_gain(system: System) -> np.ndarray:

@@ -56,12 +56,28 @@ class State(NamedTuple):
     entered: jax.Array  # (M, N) int32: first k with s_k in the target set; horizon + 1 before
 
 
+class Keys(NamedTuple):
+    """What trials draw from: N keys each."""
+
+    initial: jax.Array  # draws s_0
+    roots: jax.Array  # (2, N): fold in the step for the noise, and for what a policy draws
+
+
+@partial(jax.jit, static_argnames=("num",))
+def trial_keys(key: jax.Array, first: jax.Array, num: int) -> Keys:
+    """Keys of trials first … first + num - 1: episode 0 of those instances of the streams."""
+    instances = first.astype(jnp.uint32) + jnp.arange(num, dtype=jnp.uint32)
+    episodes = jax.vmap(lambda i: streams.episode_key(streams.stream_key(key, i), 0))(instances)
+    roots = [jax.vmap(root)(episodes) for root in (streams.noise_root, streams.policy_root)]
+    return Keys(jax.vmap(streams.initial_key)(episodes), jnp.stack(roots))
+
+
 @partial(jax.jit, static_argnames=("groups",))
 def run(
     groups: tuple[Group, ...],
     params: EnvParams,
     group_params: tuple[Any, ...],
-    episodes: jax.Array,
+    keys: Keys,
     initial_states: jax.Array | None,
     horizons: jax.Array,
     target: jax.Array,
@@ -72,7 +88,7 @@ def run(
         groups: what acts; their members in order make the M axis.
         params: F systems, stacked.
         group_params: one pytree a group, leading axes ([F,] members).
-        episodes: N episode keys.
+        keys: of N trials.
         initial_states: (N, d) to start from, or None to draw from each system's law.
         horizons: (F,) steps of an episode.
         target: the target set is sqrt(V*(s) - b) <= target · sqrt(V*(s_0) - b).
@@ -80,17 +96,16 @@ def run(
     per_fixture = tuple(0 if group.per_fixture else None for group in groups)
     one = partial(_run_fixture, groups)
     return jax.vmap(one, in_axes=(0, per_fixture, None, None, 0, None, None))(
-        params, group_params, episodes, initial_states, horizons, target, jnp.max(horizons)
+        params, group_params, keys, initial_states, horizons, target, jnp.max(horizons)
     )
 
 
-def _run_fixture(groups, params, group_params, episodes, initial_states, horizon, target, longest):
+def _run_fixture(groups, params, group_params, keys, initial_states, horizon, target, longest):
     """One fixture: M members, N trials."""
     system = params.system
     num_members = sum(group.num_members for group in groups)
     if initial_states is None:
-        keys = jax.vmap(streams.initial_key)(episodes)
-        s0 = jax.vmap(params.initial_state.sample)(keys)
+        s0 = jax.vmap(params.initial_state.sample)(keys.initial)
     else:
         s0 = initial_states.astype(system.gamma.dtype)
     value0 = jax.vmap(system.value)(s0)
@@ -108,7 +123,7 @@ def _run_fixture(groups, params, group_params, episodes, initial_states, horizon
         sums={name: Sum(zero, zero) for name in names},
         entered=jnp.full(shape, horizon + 1, jnp.int32),
     )
-    body = partial(_step, groups, params, group_params, episodes, horizon, reach)
+    body = partial(_step, groups, params, group_params, keys.roots, horizon, reach)
     state = lax.fori_loop(-1, longest, body, state)
     final = _lanes(system.value)(state.s)
     return {
@@ -123,7 +138,7 @@ def _run_fixture(groups, params, group_params, episodes, initial_states, horizon
     }
 
 
-def _step(groups, params, group_params, episodes, horizon, reach, k, state: State) -> State:
+def _step(groups, params, group_params, roots, horizon, reach, k, state: State) -> State:
     """Step k of all members and trials of one fixture; k = -1 only fills in the optimum at s_0.
 
     The optimum at s is carried from the round before. So it is a number in memory and not an
@@ -131,8 +146,8 @@ def _step(groups, params, group_params, episodes, horizon, reach, k, state: Stat
     is a* differs from a* by exactly 0.
     """
     system, s, optimum = params.system, state.s, state.optimum
-    keys = jax.vmap(streams.policy_key, (0, None))(episodes, k)
-    a = _act(groups, group_params, optimum, s, keys)
+    noise_keys, policy_keys = _lanes(partial(_fold_in, k))(roots)
+    a = _act(groups, group_params, optimum, s, policy_keys)
     limit = params.action_limit
     saturated = jnp.mean((jnp.abs(a) >= SATURATED * limit).astype(s.dtype), axis=-1)
     if params.clip_actions:
@@ -142,8 +157,7 @@ def _step(groups, params, group_params, episodes, horizon, reach, k, state: Stat
     cost = _lanes(system.stage_cost)(s, a)
     cost_of_optimum = _lanes(system.stage_cost)(s, optimum.action)
 
-    keys = jax.vmap(streams.noise_key, (0, None))(episodes, k)
-    noise = jax.vmap(jax.vmap(system.sample_noise), in_axes=(0, None))(s, keys)
+    noise = jax.vmap(jax.vmap(system.sample_noise), in_axes=(0, None))(s, noise_keys)
     following = _lanes(partial(next_mean, system))(s, a, optimum) + noise
     excess = _lanes(system.value)(following) - system.offset
 
@@ -195,6 +209,10 @@ def _act(groups, group_params, optimum: Optimum, s: jax.Array, keys: jax.Array) 
 def _lanes(function: Callable[..., Any]) -> Callable[..., Any]:
     """Batch a function of one state over members and trials."""
     return jax.vmap(jax.vmap(function))
+
+
+def _fold_in(step: jax.Array, root: jax.Array) -> jax.Array:
+    return jax.random.fold_in(root, step)
 
 
 def _discount(gamma: jax.Array, k: jax.Array) -> jax.Array:
