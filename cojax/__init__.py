@@ -7,6 +7,8 @@ line for help, does not wait for JAX.
 from __future__ import annotations
 
 import importlib
+import importlib.abc
+import importlib.util
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -68,5 +70,27 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
+class _RegisterAfterGymnax(importlib.abc.MetaPathFinder):
+    """Register our environments as soon as somebody imports gymnax, without importing it here."""
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
+        """Let the others find gymnax, and add a step after it has run."""
+        if fullname != "gymnax":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            run = spec.loader.exec_module
+
+            def run_and_register(module: Any) -> None:
+                run(module)
+                importlib.import_module("cojax.envs")
+
+            spec.loader.exec_module = run_and_register
+        return spec
+
+
 if "gymnax" in sys.modules:
     importlib.import_module("cojax.envs")
+else:
+    sys.meta_path.insert(0, _RegisterAfterGymnax())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gymnax
@@ -11,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cojax import inputs
+from cojax import inputs, linalg
 from cojax.envs.environment import TERMINAL_VALUES, ConverseEnv, EnvParams
 from cojax.families import FAMILIES
 from cojax.initial import InitialLaw
@@ -56,7 +58,7 @@ def env_params(
     horizon = inputs.whole("max_steps_in_episode", max_steps_in_episode, 1)
     inputs.one_of("terminal_value", terminal_value, TERMINAL_VALUES)
     if action_limit is None or divergence_radius is None:
-        rms, largest = _scales(system, initial_state)
+        rms, largest = _scales(_padded(system), initial_state)
     if action_limit is None:
         limit = np.full(system.action_dim, 4.0 * max(float(largest), 1e-6))
     else:
@@ -77,8 +79,20 @@ def env_params(
     )
 
 
-@jax.jit
-def _scales(system: System, law: InitialLaw) -> tuple[jax.Array, jax.Array]:
+def _padded(system: System) -> System:
+    """The same system with its Chebyshev series padded, so that few lengths are compiled for."""
+    root = getattr(system, "inverse_root", None)
+    if not isinstance(root, linalg.ChebyshevRoot):
+        return system
+    length = root.coefficients.shape[0]
+    missing = max(16, 1 << (length - 1).bit_length()) - length
+    root = root.replace(  # pyright: ignore
+        coefficients=jnp.pad(root.coefficients, (0, missing))
+    )
+    return dataclasses.replace(system, inverse_root=root)  # pyright: ignore
+
+
+def scales(system: System, law: InitialLaw) -> tuple[jax.Array, jax.Array]:
     """Over 1,024 fixed draws of s_0: rms of sqrt(V* - b), and the largest |a*_i|."""
     keys = jax.random.split(jax.random.key(0, impl="threefry2x32"), 1024)
     s = jax.vmap(law.sample)(keys)
@@ -86,6 +100,9 @@ def _scales(system: System, law: InitialLaw) -> tuple[jax.Array, jax.Array]:
     actions = jax.vmap(lambda x: system.optimum(x).action)(s)
     floor = jnp.maximum(system.offset, jnp.finfo(excess.dtype).tiny)
     return jnp.sqrt(jnp.maximum(jnp.mean(excess), floor)), jnp.abs(actions).max()
+
+
+_scales = jax.jit(scales)
 
 
 def make(name: str, **options: Any) -> tuple[ConverseEnv, EnvParams]:
@@ -103,6 +120,8 @@ def make(name: str, **options: Any) -> tuple[ConverseEnv, EnvParams]:
     else:
         from cojax.fixtures import load_fixture  # fixtures import envs: not while loading
 
+        if not Path(name).exists():
+            inputs.one_of("make", name, registered())
         for option in options:
             inputs.one_of(f"make({name!r})", option, ENV_OPTIONS)
         params = load_fixture(name).make_params(**options)

@@ -1,0 +1,297 @@
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import scope
+
+import cojax
+from cojax import oracle, streams
+from cojax.envs import CommonStreams, ConverseEnv, EnvParams
+from cojax.initial import Fixed, Listed
+
+ENV = ConverseEnv()
+
+
+def arm(**options) -> EnvParams:
+    return cojax.make("ConverseArm-v0", **{"n": 2, "p": 0.8} | options)[1]
+
+
+def count_traces(function):
+    """The function, and a list that grows by one whenever it is traced."""
+    traces = []
+
+    def counted(*args):
+        traces.append(1)
+        return function(*args)
+
+    return counted, traces
+
+
+def rollout(env, params, reset_key, actions, step_key=None):
+    """Observations, rewards and flags of one environment under given actions."""
+    step_key = jax.random.key(99) if step_key is None else step_key
+
+    @jax.jit
+    def run(params, reset_key, actions):
+        obs, state = env.reset(reset_key, params)
+
+        def body(carry, inputs):
+            action, key = inputs
+            obs, state, reward, terminated, truncated, info = env.step(key, carry, action, params)
+            return state, (obs, reward, terminated, truncated, info)
+
+        keys = jax.random.split(step_key, len(actions))
+        return obs, jax.lax.scan(body, state, (actions, keys))[1]
+
+    return run(params, reset_key, actions)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", ["ConverseArm-v0", "NVDEx-v0"])
+def test_step_contract(name, dtype):
+    with scope(dtype):
+        env, params = cojax.make(name)
+        obs, state = env.reset(jax.random.key(0), params)
+        action = jnp.full(env.action_space(params).shape, 0.1)
+        result = env.step(jax.random.key(1), state, action, params)
+        again = env.step(jax.random.key(1), state, action)  # the params it was made with
+        next_obs, next_state, reward, terminated, truncated, info = result
+        assert obs.dtype == next_obs.dtype == reward.dtype == dtype
+        assert terminated.dtype == truncated.dtype == bool
+        assert next_state.time == 1
+        assert env.observation_space(params).contains(next_obs)
+        assert (info["final_observation"] == next_obs).all()
+        assert jax.tree.all(jax.tree.map(lambda a, b: (a == b).all(), result, again))
+        expected = params.system.stage_cost(obs, action)
+        np.testing.assert_allclose(reward, -expected, rtol=1e-6)
+
+
+def test_spaces_are_finite_and_hold_the_optimal_action():
+    for name in ("ConverseArm-v0", "NVDEx-v0"):
+        for options in ({}, {"action_limit": None}):
+            env, params = cojax.make(name, **options)
+            for space in (env.action_space(params), env.observation_space(params)):
+                assert np.isfinite(space.low).all()
+                assert np.isfinite(space.high).all()
+                assert jnp.isfinite(space.sample(jax.random.key(0))).all()
+            keys = jax.random.split(jax.random.key(1), 100)
+            s = jax.vmap(params.initial_state.sample)(keys)
+            best = jax.vmap(oracle.action, (None, 0))(params.system, s)
+            assert (abs(best) <= env.action_space(params).high).all()
+
+
+def test_actions_are_clipped_to_the_box_of_each_dimension():
+    params = arm(action_limit=[1.0, 2.0])
+    _, state = ENV.reset(jax.random.key(0), params)
+    key = jax.random.key(1)
+    far, near = jnp.array([9.0, -9.0]), jnp.array([1.0, -2.0])
+    outcomes = [ENV.step(key, state, a, params)[0] for a in (far, near)]
+    assert (outcomes[0] == outcomes[1]).all()
+    free = arm(action_limit=None)
+    outcomes = [ENV.step(key, state, a, free)[0] for a in (far, near)]
+    assert not (outcomes[0] == outcomes[1]).all()
+
+
+def test_time_limit_truncates_and_resets():
+    params = arm(max_steps_in_episode=3)
+    first, (obs, _, terminated, truncated, info) = rollout(
+        ENV, params, jax.random.key(0), jnp.zeros((7, 2))
+    )
+    assert truncated.tolist() == [False, False, True, False, False, True, False]
+    assert not terminated.any()
+    final = info["final_observation"]
+    assert not (obs[2] == final[2]).any()  # a fresh state is returned, the last one is in info
+    assert (obs[1] == final[1]).all()
+    assert not (first == obs[2]).any()
+
+
+def test_a_thousand_one_step_episodes_start_at_a_thousand_states():
+    params = arm(max_steps_in_episode=1)
+    _, (obs, _, _, truncated, _) = rollout(ENV, params, jax.random.key(0), jnp.zeros((1000, 2)))
+    assert truncated.all()
+    assert len(np.unique(np.asarray(obs), axis=0)) == 1000
+
+
+def test_divergence_guard_terminates_with_the_optimal_value():
+    params = arm(divergence_radius=1e-3)
+    obs, state = ENV.reset(jax.random.key(0), params)
+    a = jnp.zeros(2)
+    _, _, reward, terminated, truncated, info = ENV.step(jax.random.key(1), state, a, params)
+    assert terminated
+    assert info["diverged"]
+    assert not truncated
+    system, s_exit = params.system, info["final_observation"]
+    expected = -system.stage_cost(obs, a) - system.gamma * system.value(s_exit)
+    np.testing.assert_allclose(reward, expected, rtol=1e-6)
+
+
+def test_a_state_that_is_not_finite_terminates():
+    params = arm()
+    _, state = ENV.reset(jax.random.key(0), params)
+    result = ENV.step(jax.random.key(1), state, jnp.array([jnp.nan, 0.0]), params)
+    assert result[3]
+    assert result[5]["diverged"]
+
+
+@pytest.mark.parametrize("horizon", [1, 7, 40])
+def test_optimal_terminal_value_keeps_the_value_at_every_horizon(horizon):
+    """Under π*, the mean discounted return of a finite episode is -V*(s_0)."""
+    s0 = jnp.array([0.8, -0.2, -0.5, 0.3])
+    params = arm(
+        terminal_value="optimal",
+        max_steps_in_episode=horizon,
+        initial_state=Fixed(s0),
+        Sigma=[0.0, 1e-3, 0.0, 1e-3],
+    )
+    system = params.system
+
+    @jax.jit
+    @jax.vmap
+    def discounted_return(key):
+        obs, state = ENV.reset(key, params)
+
+        def body(carry, key):
+            obs, state, total, alive, discount = carry
+            out = ENV.step(key, state, system.optimum(obs).action, params)
+            total = total + alive * discount * out[2]
+            return (out[0], out[1], total, alive * ~out[3], discount * system.gamma), out[4]
+
+        start = (obs, state, 0.0, 1.0, 1.0)
+        carry, truncated = jax.lax.scan(body, start, jax.random.split(key, horizon))
+        return carry[2], truncated.any(), carry[3]
+
+    total, truncated, alive = discounted_return(jax.random.split(jax.random.key(0), 4000))
+    assert not truncated.any()
+    assert not alive.any()
+    error = 4.0 * float(total.std()) / 4000**0.5
+    assert abs(float(total.mean() + system.value(s0))) < error + 1e-5
+    assert error < 0.05 * float(system.value(s0))
+
+
+def test_fifty_systems_of_one_shape_cost_one_compilation():
+    every = [arm(p=0.3 + 0.01 * i, seed=i, max_steps_in_episode=5 + i) for i in range(50)]
+    batch = cojax.stack(every)
+    step, traces = count_traces(lambda *args: ENV.step(*args)[:4])
+    step = jax.jit(jax.vmap(step))
+    keys = jax.random.split(jax.random.key(0), 50)
+    _, state = jax.jit(jax.vmap(ENV.reset))(keys, batch)
+    for scale in (0.0, 0.5):
+        obs, *_ = step(keys, state, jnp.full((50, 2), scale), batch)
+    assert len(traces) == 1
+    # a member of the batch does what it does alone: the padding is exact
+    one, expected = jax.tree.map(lambda x: x[7], (keys, state)), obs[7]
+    alone = ENV.step(one[0], one[1], jnp.full(2, 0.5), every[7])[0]
+    np.testing.assert_allclose(alone, expected, rtol=3e-6, atol=1e-7)
+
+
+def test_systems_one_after_another_share_a_compilation():
+    """The same for systems given one by one: the environment is stateless and params are leaves."""
+    step, traces = count_traces(lambda key, s, a, params: ENV.step(key, s, a, params)[0])
+    step = jax.jit(step)
+    for p in (0.6, 0.7, 0.8):
+        params = arm(p=p)
+        other = cojax.make("ConverseArm-v0", n=2, p=p)[0]
+        assert other == ENV
+        assert hash(other) == hash(ENV)
+        _, state = ENV.reset(jax.random.key(0), params)
+        step(jax.random.key(1), state, jnp.zeros(2), params)
+    assert len(traces) == 1
+
+
+def test_stack_levels_noise_and_unstack():
+    every = [cojax.make("NVDEx-v0", preset=p)[1] for p in ("easy", "insane")]
+    batch = cojax.stack(every)
+    for i, back in enumerate(cojax.envs.unstack(batch)):
+        s = jnp.zeros(5)
+        key = jax.random.key(4)
+        drawn = back.system.sample_noise(s, key)
+        np.testing.assert_array_equal(drawn, every[i].system.sample_noise(s, key))
+    with pytest.raises(ValueError, match="number 1 is built of other parts than number 0"):
+        cojax.stack([every[0], arm()])
+    listed = [arm(initial_state=Listed(jnp.zeros((k, 4)))) for k in (2, 3)]
+    with pytest.raises(ValueError, match=r"stack: initial_state\.states has shape \(3, 4\)"):
+        cojax.stack(listed)
+    with pytest.raises(ValueError, match="at least one"):
+        cojax.stack([])
+
+
+def test_transition_gradients_are_opt_in():
+    params = arm()
+    _, state = ENV.reset(jax.random.key(0), params)
+
+    def next_norm(action, env):
+        return (env.step(jax.random.key(1), state, action, params)[0] ** 2).sum()
+
+    a = jnp.full(2, 0.1)
+    assert (jax.grad(next_norm)(a, ENV) == 0.0).all()
+    gradient = jax.grad(next_norm)(a, ENV.with_transition_gradients())
+    assert (gradient != 0.0).all()
+
+
+def test_common_streams_ignore_keys_and_batch_size():
+    env, params = CommonStreams(ENV), arm(max_steps_in_episode=4)
+    actions = jnp.full((10, 2), 0.2)
+    many = streams.stream_keys(3, 6)
+    runs = [
+        jax.vmap(lambda k, key=key: rollout(env, params, k, actions, jax.random.key(key)))(keys)
+        for keys, key in ((many, 0), (many[:2], 1))
+    ]
+    for a, b in zip(jax.tree.leaves(runs[0]), jax.tree.leaves(runs[1]), strict=True):
+        np.testing.assert_allclose(a[:2], b, rtol=2e-5, atol=1e-6)
+    first, (obs, *_) = runs[0]
+    starts = jnp.concatenate([first[:, None], obs[:, 3::4]], axis=1)  # of episodes 0, 1, 2
+    for instance in range(6):
+        for episode in range(3):
+            key = streams.episode_key(streams.stream_key(3, instance), episode)
+            expected = params.initial_state.sample(streams.initial_key(key))
+            np.testing.assert_allclose(starts[instance, episode], expected, atol=1e-6)
+
+
+def test_no_key_is_used_twice():
+    params = arm(max_steps_in_episode=2)
+    with jax.debug_key_reuse(True):
+        for env in (ENV, CommonStreams(ENV)):
+            key = streams.stream_key(0, 0)
+            _, state = env.reset(key, params)
+            for i in range(4):
+                _, state, *_ = env.step(jax.random.key(i), state, jnp.zeros(2), params)
+
+
+def test_gymnax_makes_our_environments():
+    import gymnax
+
+    env, params = gymnax.make("ConverseArm-v0", n=3, p=0.5)
+    assert params.system.state_dim == 6
+    assert isinstance(env, ConverseEnv)
+    assert set(cojax.envs.registration.ENV_IDS) <= set(gymnax.registered_envs)
+    assert "arm-n4-p0.80-s7" in cojax.registered()
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("ConverseArm-v0", {"alpha": 1.0}, "make('ConverseArm-v0'): unknown 'alpha'; did you mean"),
+        ("ConverseArm-v0", {"action_limit": 0.0}, "action_limit: expected numbers > 0, got 0"),
+        ("ConverseArm-v0", {"action_limit": [1.0]}, "action_limit: expected 4 numbers"),
+        ("NVDEx-v0", {"max_steps_in_episode": 0}, "max_steps_in_episode: expected a whole number"),
+        ("NVDEx-v0", {"terminal_value": "optimum"}, "terminal_value: unknown 'optimum'; did you"),
+        ("NVDEx-v0", {"divergence_radius": -1.0}, "divergence_radius: expected a number in (0"),
+        ("arm-n4-p0.80-s8", {}, "make: unknown 'arm-n4-p0.80-s8'; did you mean 'arm-n4-p0.80-s"),
+        ("ConverseArm-v1", {}, "make: unknown 'ConverseArm-v1'; did you mean 'ConverseArm-v0'?"),
+        ("nvdex-k1-easy", {"p": 0.5}, "make('nvdex-k1-easy'): unknown 'p'"),
+    ],
+)
+def test_bad_input_gives_one_line(name, options, message):
+    with pytest.raises(ValueError) as error:  # noqa: PT011  the message is checked below
+        cojax.make(name, **options)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_action_of_the_wrong_shape():
+    params = arm()
+    _, state = ENV.reset(jax.random.key(0), params)
+    with pytest.raises(ValueError, match=r"action: expected shape \(2,\), got \(3,\)"):
+        ENV.step(jax.random.key(1), state, jnp.zeros(3), params)

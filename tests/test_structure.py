@@ -1,0 +1,104 @@
+"""The house: imports run one way, loading is light, flags stay untouched."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "cojax"
+FLOORS = [  # each may import what stands below it
+    {"inputs", "precision", "linalg", "streams", "noise", "initial"},
+    {"system", "policy"},
+    {"quadratic", "oracle"},
+    {"families"},
+    {"envs"},
+    {"fixtures"},
+    {"agents", "evaluation"},
+    {"sweeps"},
+    {"report"},
+    {"experiments"},
+    {"commands"},
+    {"cli", "__main__", "testing", "adapters"},
+]
+LEVEL = {name: level for level, names in enumerate(FLOORS) for name in names}
+LAZY = {("envs", "fixtures")}  # cojax.make("a-fixture"), inside a function
+
+
+def imports(path: Path) -> set[str]:
+    """Parts of cojax that a file imports, inside functions or outside."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            names += [node.module]
+        for name in names:
+            parts = name.split(".")
+            if parts[0] == "cojax" and len(parts) > 1 and parts[1] in LEVEL:
+                found.add(parts[1])
+    return found
+
+
+def part(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+FILES = sorted(p for p in PACKAGE.rglob("*.py") if part(p) != "__init__")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_imports_run_one_way(path):
+    own = part(path)
+    assert own in LEVEL, f"{own} has no floor in the house"
+    for other in imports(path) - {own}:
+        if (own, other) not in LAZY:
+            assert LEVEL[other] <= LEVEL[own], f"{own} imports {other}"
+
+
+def test_learners_cannot_see_the_oracle():
+    hidden = {"system", "oracle", "quadratic", "families", "fixtures", "evaluation"}
+    for path in (PACKAGE / "agents").rglob("*.py"):
+        assert not imports(path) & hidden, path.name
+
+
+def run_python(code: str) -> tuple[str, float]:
+    start = time.perf_counter()
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return out.stdout.strip(), time.perf_counter() - start
+
+
+def test_help_does_not_load_jax():
+    code = "import sys, cojax.cli; print('jax' in sys.modules, 'pandas' in sys.modules)"
+    assert run_python(code)[0] == "False False"
+    seconds = min(
+        run_python("from cojax.cli import main; main(['--help'], standalone_mode=False)")[1]
+        for _ in range(3)
+    )
+    assert seconds < 1.0
+
+
+def test_import_is_quick_and_sets_no_flags():
+    assert min(run_python("import cojax")[1] for _ in range(2)) < 3.0
+    code = (
+        "import jax; before = dict(jax.config.values); import cojax.envs, cojax.evaluation; "
+        "import cojax.agents, cojax.fixtures; print(before == dict(jax.config.values))"
+    )
+    assert run_python(code)[0] == "True"
+
+
+def test_every_public_name_loads():
+    code = "import cojax; [getattr(cojax, name) for name in cojax.__all__]; print(len(dir(cojax)))"
+    assert int(run_python(code)[0]) > 10
+
+
+def test_gymnax_knows_us_whichever_is_imported_first():
+    code = "import {}; print('ConverseArm-v0' in gymnax.registered_envs)"
+    assert run_python(code.format("gymnax, cojax"))[0] == "True"
+    assert run_python(code.format("cojax, gymnax"))[0] == "True"
