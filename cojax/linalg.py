@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +19,7 @@ from flax import struct
 from jax import lax
 
 HIGHEST = lax.Precision.HIGHEST
+_precision: ContextVar[lax.Precision] = ContextVar("precision", default=HIGHEST)
 
 MAX_CHEBYSHEV_CONDITION = 1e3  # beyond it a polynomial needs several hundred products
 UNROLLED_DEGREE = 24  # longer recurrences are rolled into a loop, to keep compilation short
@@ -25,12 +28,25 @@ UNROLLED_DEGREE = 24  # longer recurrences are rolled into a loop, to keep compi
 # --- products ------------------------------------------------------------------------------------
 
 
+@contextmanager
+def default_precision() -> Iterator[None]:
+    """Scope in which what is traced multiplies at the backend's own precision, not the highest.
+
+    For the precision ledger of certificates alone: on some accelerators it is far below float32.
+    """
+    token = _precision.set(lax.Precision.DEFAULT)
+    try:
+        yield
+    finally:
+        _precision.reset(token)
+
+
 def matvec(A: jax.Array, x: jax.Array) -> jax.Array:
     """A x for a symmetric A, shape (d, d) or (d,) for a diagonal; x has shape (d,).
 
     Written xᵀA, so that a batch of x against one A is a single (batch, d) × (d, d) product.
     """
-    return A * x if A.ndim == 1 else jnp.matmul(x, A, precision=HIGHEST)
+    return A * x if A.ndim == 1 else jnp.matmul(x, A, precision=_precision.get())
 
 
 def dot(x: jax.Array, y: jax.Array) -> jax.Array:
@@ -171,11 +187,13 @@ class NewtonSchulzRoot(InverseRoot):
 
         def step(_, YZ):
             Y, Z = YZ
-            W = 1.5 * eye - 0.5 * jnp.matmul(Z, Y, precision=HIGHEST)
-            return jnp.matmul(Y, W, precision=HIGHEST), jnp.matmul(W, Z, precision=HIGHEST)
+            W = 1.5 * eye - 0.5 * jnp.matmul(Z, Y, precision=_precision.get())
+            return jnp.matmul(Y, W, precision=_precision.get()), jnp.matmul(
+                W, Z, precision=_precision.get()
+            )
 
         _, Z = lax.fori_loop(0, self.iterations, step, (M, eye))
-        return jnp.matmul(Z, u, precision=HIGHEST) / jnp.sqrt(self.hi)
+        return jnp.matmul(Z, u, precision=_precision.get()) / jnp.sqrt(self.hi)
 
 
 def chebyshev_coefficients(lo: float, hi: float, tolerance: float) -> np.ndarray:

@@ -92,7 +92,8 @@ def _padded(system: System) -> System:
     return dataclasses.replace(system, inverse_root=root)  # pyright: ignore
 
 
-def scales(system: System, law: InitialLaw) -> tuple[jax.Array, jax.Array]:
+@jax.jit
+def _scales(system: System, law: InitialLaw) -> tuple[jax.Array, jax.Array]:
     """Over 1,024 fixed draws of s_0: rms of sqrt(V* - b), and the largest |a*_i|."""
     keys = jax.random.split(jax.random.key(0, impl="threefry2x32"), 1024)
     s = jax.vmap(law.sample)(keys)
@@ -100,9 +101,6 @@ def scales(system: System, law: InitialLaw) -> tuple[jax.Array, jax.Array]:
     actions = jax.vmap(lambda x: system.optimum(x).action)(s)
     floor = jnp.maximum(system.offset, jnp.finfo(excess.dtype).tiny)
     return jnp.sqrt(jnp.maximum(jnp.mean(excess), floor)), jnp.abs(actions).max()
-
-
-_scales = jax.jit(scales)
 
 
 def make(name: str, **options: Any) -> tuple[ConverseEnv, EnvParams]:
