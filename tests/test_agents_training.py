@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from agents_toy import GAMMA, Discrete, Toy, ToyParams, value
 
-from cojax.agents import load_policy, on_policy, ppo, save_policy, train, training
+from cojax.agents import load_policy, on_policy, ppo, save_policy, train
+from cojax.agents import population as population_module
 from cojax.agents.algorithm import hyperparameters, strong
 
 SMALL = {"num_envs": 4, "num_steps": 8, "num_minibatches": 2, "update_epochs": 2, "hidden": (8,)}
@@ -110,7 +111,7 @@ def test_members_of_a_vmapped_population_are_their_solo_runs(batched, population
 def test_one_compilation_for_many_instances(population, fixtures):
     """Another fixture, seed, length and learning rate of the same shapes trace nothing anew."""
     solo(fixtures)
-    before = training.advance._cache_size(), training.initialize._cache_size()
+    before = population_module.advance._cache_size(), population_module.initialize._cache_size()
     for target in (0.1, 0.3):
         train(
             "ppo",
@@ -122,7 +123,10 @@ def test_one_compilation_for_many_instances(population, fixtures):
             total_timesteps=96,
             batching="loop",
         )
-    assert (training.advance._cache_size(), training.initialize._cache_size()) == before
+    assert (
+        population_module.advance._cache_size(),
+        population_module.initialize._cache_size(),
+    ) == before
 
 
 def test_a_member_that_diverges_is_reported_and_leaves_the_others_alone(batched, population):
@@ -151,9 +155,8 @@ def test_progress_and_evaluation_see_every_interval(population):
     np.testing.assert_allclose(run.curves[1, -1], final, rtol=1e-6)
 
 
-def mean_action(policy_params, env_params, key):
-    apply = on_policy.policy_apply(ENV, env_params, hyperparameters(ppo.PPO, SMALL))
-    return apply(policy_params, jnp.array([0.3]), key)
+def mean_action(policy, env_params, key):
+    return policy(jnp.array([0.3]), key)
 
 
 def test_environment_i_starts_the_same_whatever_the_number():
@@ -226,7 +229,7 @@ def value_error(env, horizon):
         eval_every=600_000,
         batching="loop",
     )
-    h, state = run.hyperparameters, run.state[0]
+    h, state = run.hyperparameters, run.states[0]
     obs = on_policy.collect(env, state, jax.random.key(1), params, h)[1].obs
     critic = on_policy.networks(env, params, h).critic
     learned = on_policy.value(critic, state, on_policy.normalize(state, obs, h))

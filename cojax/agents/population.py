@@ -13,6 +13,7 @@ import numpy as np
 
 from cojax.agents import algorithm as algorithms
 from cojax.agents.algorithm import Algorithm, Clock
+from cojax.policy import Policy
 
 AXES = ("fixture", "hyperparameters", "seed")
 PER_EPISODE = ("episode_return", "episode_length")
@@ -177,7 +178,8 @@ def advance(
         } | {"episodes": sums["episodes"], "failed": state.failed}
         curve = None
         if evaluate is not None:
-            policy = spec.policy_params(env, state, env_params, h)
+            learned = spec.policy_params(env, state, env_params, h)
+            policy = Policy(learned, spec.policy_apply(env, env_params, h), spec.name)
             curve = evaluate(policy, env_params, jax.random.key(0))
         return state, metrics, curve
 

@@ -65,7 +65,7 @@ def train(
     params: Any,
     key: jax.Array,
     *,
-    env: Any,
+    env: Any = None,
     hyperparameters: Any = None,
     num_seeds: int | None = 4,
     total_timesteps: int = 300_000,
@@ -85,13 +85,14 @@ def train(
         algorithm: one of ``ALGORITHMS``.
         params: environment parameters; a stacked batch (leading axis on every leaf) is an axis.
         key: typed key, ``jax.random.key(seed)``.
-        env: a gymnax environment with a Box action space.
+        env: a gymnax environment with a Box action space; None for cojax's own.
         hyperparameters: None, a mapping, an instance, or a sequence of those (an axis).
         num_seeds: length of the seed axis; None for a single run without one.
         total_timesteps: environment steps of each member, rounded up to whole updates.
         num_envs: shorthand for the hyperparameter of that name.
-        progress: called on the host after each interval as ``progress(steps, total, metrics)``.
-        evaluate: pure ``(policy_params, env_params, key) -> pytree of arrays``, run for every
+        progress: called on the host after each interval as ``progress(steps, total, metrics)``;
+            what ``evaluate`` returned is ``metrics["evaluation"]``.
+        evaluate: pure ``(policy, env_params, key) -> pytree of arrays``, hashable, run for every
             member after each interval inside the compiled program, always with the same key.
         eval_every: environment steps of an interval; None divides training into 20.
         batching: "vmap" runs members side by side, "loop" one after another through one compiled
@@ -110,6 +111,10 @@ def train(
     """
     if total_timesteps < 1:
         raise ValueError(f"total_timesteps: expected at least 1, got {total_timesteps}")
+    if env is None:
+        from cojax.envs import ConverseEnv
+
+        env = ConverseEnv()
     population = Population.create(
         lookup(algorithm), env, params, key, hyperparameters, num_seeds, num_envs, batching
     )
@@ -185,7 +190,9 @@ def run(
         if identity is not None:
             checkpoint.save(checkpoint_dir, identity, states, history)
         if progress is not None:
-            progress(done * plan.steps, plan.total * plan.steps, history[-1][0])
+            metrics, curve = history[-1]
+            seen = metrics if curve is None else {**metrics, "evaluation": curve}
+            progress(done * plan.steps, plan.total * plan.steps, seen)
     seconds = max(time.perf_counter() - start, 1e-9)
     steps = (plan.total - begun) * plan.steps * int(np.prod(p.shape))
     return finish(p, plan, states, arguments, history, steps / seconds, compile_seconds)

@@ -1,0 +1,297 @@
+"""SAC, TD3 and DDPG: critics that reach known values, the replay, and what each rule promises."""
+
+from __future__ import annotations
+
+import gymnax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from agents_toy import Toy, ToyParams, value
+
+from cojax.agents import ddpg, off_policy, replay, sac, td3, train
+from cojax.agents.algorithm import hyperparameters, strong
+from cojax.agents.replay import Sample
+
+ENV = Toy()
+FAULTY = Toy(truncation_is_terminal=True)
+MODULES = {"sac": (sac, sac.SAC), "td3": (td3, td3.TD3), "ddpg": (ddpg, ddpg.DDPG)}
+SMALL = {
+    "num_envs": 4,
+    "num_steps": 4,
+    "hidden": (8,),
+    "buffer_size": 96,
+    "learning_starts": 64,
+    "gradient_steps": 4,
+    "batch_size": 8,
+}
+# The actor is held near a = 0 and hardly explores, so that Q(s, 0) is the value of a = 0.
+VALUE = {
+    "num_envs": 16,
+    "num_steps": 16,
+    "gradient_steps": 64,
+    "hidden": (32, 32),
+    "activation": "tanh",
+    "learning_starts": 5_000,
+    "warmup_scale": 0.3,
+    "actor_learning_rate": 0.0,
+    "critic_learning_rate": 3e-3,
+    "final_lr_fraction": 0.0,
+    "polyak": 0.02,
+    "buffer_size": 100_000,
+}
+HELD = {
+    "sac": {"learn_temperature": False, "temperature": 0.0, "log_std_init": -5.0},
+    "td3": {"target_noise": 0.0, "exploration_noise": 0.01},
+    "ddpg": {"exploration_noise": 0.01},
+}
+
+
+def q_error(name, env, horizon):
+    """Mean |Q(s, 0) - V(s)| over states of a rollout, relative to mean |V|."""
+    module, _ = MODULES[name]
+    params = strong(ToyParams(max_steps_in_episode=horizon, gain=0.0))
+    run = train(
+        name,
+        params,
+        jax.random.key(1),
+        env=env,
+        hyperparameters=VALUE | HELD[name],
+        num_seeds=None,
+        total_timesteps=60_000,
+        eval_every=60_000,
+        batching="loop",
+    )
+    h, state = run.hyperparameters, run.states[0]
+    nets = off_policy.networks(module.RULE, env, params, h)
+    rows = state.replay[30_000:60_000]  # seen by a ≈ 0
+    obs = replay.unpack(rows, 1).obs
+    z, u = off_policy.normalize(state, obs, h), jnp.zeros((obs.shape[0], 2))
+    scale = state.rewards.moments.std()
+    learned = scale * nets.q_values(state.learner.params["critics"], z, u)[0]
+    known = value(obs[:, 0], 0.0)
+    return float(jnp.mean(jnp.abs(learned - known)) / jnp.mean(jnp.abs(known)))
+
+
+@pytest.mark.parametrize(
+    ("name", "horizon"), [("sac", 16), ("td3", 64), ("ddpg", 16), ("ddpg", 64)]
+)
+def test_critics_converge_to_the_known_value_whatever_the_time_limit(name, horizon):
+    assert q_error(name, ENV, horizon) < 0.02
+
+
+def test_truncation_taken_for_terminal_fails_the_same_test():
+    assert q_error("ddpg", FAULTY, 16) > 0.1
+
+
+def test_replay_is_a_ring():
+    buffer, block = replay.create(6, 1, 1), 2
+    rows = jnp.arange(10.0)[:, None] * jnp.ones((1, 5))
+    for i in range(5):
+        buffer = replay.write(buffer, rows[2 * i : 2 * i + 2], jnp.int32(i))
+    np.testing.assert_array_equal(buffer[:, 0], [6, 7, 8, 9, 4, 5])
+    drawn = replay.sample(jax.random.key(0), buffer, jnp.int32(5), block, (3, 400))
+    assert drawn.shape == (3, 400, 5)
+    assert set(np.unique(drawn)) == {4, 5, 6, 7, 8, 9}
+
+
+def test_replay_draws_only_what_was_written():
+    buffer = replay.write(replay.create(100, 1, 1), jnp.ones((2, 5)), jnp.int32(0))
+    assert float(replay.sample(jax.random.key(0), buffer, jnp.int32(1), 2, (500,)).min()) == 1.0
+    assert replay.capacity(100, 64) == 128
+
+
+def test_rows_pack_and_unpack():
+    keys = jax.random.split(jax.random.key(0), 5)
+    shapes = [(7, 3), (7, 2), (7,), (7,), (7, 3)]
+    sample = Sample(*[jax.random.normal(k, s) for k, s in zip(keys, shapes, strict=True)])
+    for x, y in zip(sample, replay.unpack(replay.pack(sample), 3), strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+def test_the_stored_next_observation_is_the_one_before_the_reset():
+    """x' = ρx + noise: across a reset it would be anywhere in [-1, 1]."""
+    h = hyperparameters(ddpg.DDPG, SMALL)
+    params = strong(ToyParams(max_steps_in_episode=2, gain=0.0))
+    state = off_policy.init(ddpg.RULE, ENV, jax.random.key(0), params, h)
+    _, rollout, done, _ = off_policy.collect(
+        ddpg.RULE, ENV, state, jax.random.key(1), params, h.replace(num_steps=64)
+    )
+    residual = (rollout.next_obs - 0.9 * rollout.obs)[..., 0] / 0.2
+    assert done.any()
+    assert abs(float(jnp.std(residual[done])) - 1.0) < 0.2
+    assert not rollout.terminated.any()
+
+
+@pytest.fixture(scope="module")
+def sac_state():
+    h = hyperparameters(sac.SAC, SMALL)
+    return h, off_policy.init(sac.RULE, ENV, jax.random.key(0), strong(ToyParams()), h)
+
+
+def test_sac_density_is_that_of_its_samples(sac_state):
+    """Mean log-density of samples equals the entropy found by a histogram, in action units."""
+    h, state = sac_state
+    nets = off_policy.networks(sac.RULE, ENV, ToyParams(), h)
+    obs = jnp.zeros((200_000, 1))
+    actor = state.learner.params["actor"]
+    u, log_prob = sac.draw(nets, actor, obs, jax.random.key(2), h)
+    actions = np.asarray(nets.box.to_action(u))
+    entropy = 0.0
+    for i, half in enumerate(nets.box.half_range()):
+        density, edges = np.histogram(
+            actions[:, i], bins=200, range=(-float(half), float(half)), density=True
+        )
+        p = density * np.diff(edges)
+        entropy -= np.sum(p[p > 0] * np.log(density[p > 0]))
+    assert abs(-float(jnp.mean(log_prob)) - entropy) < 0.02
+
+
+def test_sac_first_spread_is_log_std_init_and_stays_in_its_limits(sac_state):
+    h, state = sac_state
+    nets = off_policy.networks(sac.RULE, ENV, ToyParams(), h)
+    actor = state.learner.params["actor"]
+    _, log_std = sac.distribution(nets, actor, jnp.ones((1, 1)), h)
+    np.testing.assert_allclose(log_std, h.log_std_init, atol=0.05)
+    wild = h.replace(log_std_init=jnp.float32(50.0))
+    _, log_std = sac.distribution(nets, actor, jnp.ones((1, 1)), wild)
+    np.testing.assert_allclose(log_std, h.log_std_max)
+
+
+def test_terminal_states_are_worth_nothing_and_time_limits_are():
+    batch = Sample(jnp.ones((2, 1)), jnp.ones((2, 2)), jnp.zeros(2), jnp.array([0.0, 1.0]),
+                   jnp.ones((2, 1)))  # fmt: skip
+    for module, cls in MODULES.values():
+        h = hyperparameters(cls, SMALL)
+        nets, learner = off_policy.networks(module.RULE, ENV, ToyParams(), h), learner_of(module, h)
+        y = module.RULE.target(nets, learner, batch, jax.random.key(0), 0.9, jnp.ones(()), h)
+        assert float(y[1]) == 0.0
+        assert float(y[0]) != 0.0
+
+
+def learner_of(module, config):
+    return off_policy.init(module.RULE, ENV, jax.random.key(0), ToyParams(), config).learner
+
+
+def test_td3_moves_actor_and_targets_only_when_due():
+    h = hyperparameters(td3.TD3, SMALL | {"policy_delay": 4, "gradient_steps": 1})
+    params = strong(ToyParams())
+    state = off_policy.init(td3.RULE, ENV, jax.random.key(0), params, h)
+    update = jax.jit(lambda s: td3.ALGORITHM.update(ENV, s, params, h)[0])
+    moved = []
+    for _ in range(12):
+        before, state = state, update(state)
+        changed = [
+            not all(np.array_equal(x, y) for x, y in zip(*map(jax.tree.leaves, pair), strict=True))
+            for pair in (
+                (before.learner.params["actor"], state.learner.params["actor"]),
+                (before.learner.params["critics"], state.learner.params["critics"]),
+            )
+        ]
+        moved.append(changed)
+    # learning starts with update 4 (64 steps of 16 are then taken); rewards rescale critics
+    assert [m[0] for m in moved] == [i >= 4 and i % 4 == 0 for i in range(12)]
+    assert all(m[1] for m in moved[4:])
+
+
+def test_td3_smoothing_noise_is_clipped_in_units_of_the_box():
+    h = hyperparameters(td3.TD3, SMALL | {"target_noise": 100.0, "target_noise_clip": 0.25})
+    nets = off_policy.networks(td3.RULE, ENV, ToyParams(), h)
+    learner = learner_of(td3, h)
+    seen = []
+    spy = nets._replace()
+
+    class Spy:
+        actor, box = spy.actor, spy.box
+
+        def q_values(self, critics, obs, u):
+            seen.append(u)
+            return nets.q_values(critics, obs, u)
+
+    batch = Sample(*[jnp.ones(s) for s in ((99, 1), (99, 2), (99,), (99,), (99, 1))])
+    td3.target(Spy(), learner, batch, jax.random.key(0), 0.9, jnp.ones(()), h)
+    shift = seen[0] - td3.act(nets, learner.targets["actor"], batch.next_obs)
+    np.testing.assert_allclose(jnp.abs(shift), 0.25, atol=1e-5)
+
+
+def test_reward_scale_moves_without_changing_q(sac_state):
+    h, state = sac_state
+    rollout = Sample(*[100.0 * jnp.ones((4, 4, *s)) for s in ((1,), (2,), (), (), (1,))])
+    done = jnp.zeros((4, 4), bool)
+    moved = off_policy.remember(state, rollout, done, 0.9, h)
+    nets = off_policy.networks(sac.RULE, ENV, ToyParams(), h)
+    q = [
+        s.rewards.moments.std()
+        * nets.q_values(s.learner.params["critics"], jnp.ones((3, 1)), jnp.ones((3, 2)))
+        for s in (state, moved)
+    ]
+    assert float(moved.rewards.moments.std()) > 10.0
+    np.testing.assert_allclose(q[0], q[1], rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["sac", "a2c"])
+def test_interrupted_and_continued_equals_uninterrupted(name, tmp_path):
+    setting = {"num_envs": 4, "num_steps": 4, "hidden": (8,)} if name == "a2c" else SMALL
+
+    def go(progress=None, **kwargs):
+        return train(
+            name, ToyParams(), jax.random.key(0), env=ENV, hyperparameters=setting, num_seeds=None,
+            total_timesteps=320, eval_every=160, progress=progress, **kwargs,
+        )  # fmt: skip
+
+    def interrupt(steps, total, metrics):
+        if steps >= 160:
+            raise KeyboardInterrupt
+
+    whole = go()
+    with pytest.raises(KeyboardInterrupt):
+        go(interrupt, checkpoint_dir=tmp_path)
+    continued = go(checkpoint_dir=tmp_path)
+    pairs = zip(
+        jax.tree.leaves((whole.policy.params, whole.metrics)),
+        jax.tree.leaves((continued.policy.params, continued.metrics)),
+        strict=True,
+    )
+    for x, y in pairs:
+        np.testing.assert_array_equal(x, y)
+    with pytest.raises(ValueError, match="checkpoint of another run: hyperparameters"):
+        train(
+            name, ToyParams(), jax.random.key(0), env=ENV, hyperparameters=setting | {"gamma": 0.5},
+            num_seeds=None, total_timesteps=320, eval_every=160, checkpoint_dir=tmp_path,
+        )  # fmt: skip
+
+
+def test_a_vmapped_population_equals_solo_runs():
+    """Also where the delay branches: the clock is shared, so it stays a branch."""
+    runs = [
+        train(
+            "td3",
+            ToyParams(),
+            jax.random.key(0),
+            env=ENV,
+            hyperparameters=SMALL,
+            num_seeds=2,
+            total_timesteps=192,
+            batching=batching,
+        )
+        for batching in ("vmap", "loop")
+    ]
+    for x, y in zip(*[jax.tree.leaves(r.policy.params) for r in runs], strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4)
+
+
+def test_unbounded_actions_are_refused():
+    class Unbounded(Toy):
+        def action_space(self, params):
+            return gymnax.environments.spaces.Box(-jnp.inf, jnp.inf, (2,))
+
+    with pytest.raises(ValueError, match="sac needs finite action bounds"):
+        train("sac", ToyParams(), jax.random.key(0), env=Unbounded())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["sac", "td3", "ddpg"])
+def test_pendulum_is_swung_up(name):
+    env, params = gymnax.make("Pendulum-v1")
+    run = train(name, params, jax.random.key(0), env=env, num_seeds=3, total_timesteps=30_000)
+    assert np.median(run.metrics["episode_return"][..., -1]) > -300
