@@ -20,6 +20,8 @@ from cojax.envs import EnvParams
 from cojax.system import Optimum, next_mean
 
 SATURATED = 0.999  # of the action limit: a squashed policy comes close without meeting it
+ALIVE, DIVERGED, NONFINITE = range(3)
+TERMS = ("discounted_cost", "cost", "advantage", "regret", "squared_distance", "saturated", "steps")
 
 
 class Group(NamedTuple):
@@ -38,11 +40,13 @@ class Sum(NamedTuple):
     low: jax.Array
 
     def add(self, term: jax.Array) -> Sum:
-        """Add by two-sum (Knuth, TAOCP vol. 2, 4.2.2): the rounding error is kept in ``low``."""
+        """Add by two-sum (Knuth, TAOCP vol. 2, 4.2.2): ``low`` is the rounding error of ``high``,
+        and joins the next term.
+        """
+        term = term + self.low
         high = self.high + term
         back = high - self.high
-        error = (self.high - (high - back)) + (term - back)
-        return Sum(high, self.low + error)
+        return Sum(high, (self.high - (high - back)) + (term - back))
 
 
 class State(NamedTuple):
@@ -50,9 +54,8 @@ class State(NamedTuple):
 
     s: jax.Array  # (M, N, d)
     optimum: Optimum  # at s, (M, N, ·)
-    alive: jax.Array  # (M, N) bool: neither stopped by the guard nor non-finite
-    nonfinite: jax.Array  # (M, N) bool: an action or a state was not finite
-    sums: dict[str, Sum]  # (M, N) each
+    status: jax.Array  # (M, N) int32: ALIVE, or why the trial stopped
+    sums: Sum  # (len(TERMS), M, N)
     entered: jax.Array  # (M, N) int32: first k with s_k in the target set; horizon + 1 before
 
 
@@ -82,7 +85,7 @@ def run(
     horizons: jax.Array,
     target: jax.Array,
 ) -> dict[str, Any]:
-    """Sums of every metric's terms, arrays of shape (F, M, N) or :class:`Sum` of them.
+    """Sums of every metric's terms, ``sums`` of shape (F, len(TERMS), M, N), and how trials ended.
 
     Args:
         groups: what acts; their members in order make the M axis.
@@ -111,28 +114,25 @@ def _run_fixture(groups, params, group_params, keys, initial_states, horizon, ta
     value0 = jax.vmap(system.value)(s0)
     reach = target**2 * (value0 - system.offset)
     shape = (num_members, s0.shape[0])
-    zero = jnp.zeros(shape, value0.dtype)
-    names = ("discounted_cost", "cost", "advantage", "regret", "distance", "saturated", "steps")
+    zero = jnp.zeros((len(TERMS), *shape), value0.dtype)
     actions = jnp.zeros((*shape, system.action_dim), value0.dtype)
     start = jnp.broadcast_to(s0, (num_members, *s0.shape))
     state = State(
         s=start,
         optimum=Optimum(start, actions, start),  # made in the round before the first step
-        alive=jnp.ones(shape, bool),
-        nonfinite=jnp.zeros(shape, bool),
-        sums={name: Sum(zero, zero) for name in names},
+        status=jnp.full(shape, ALIVE, jnp.int32),
+        sums=Sum(zero, zero),
         entered=jnp.full(shape, horizon + 1, jnp.int32),
     )
     body = partial(_step, groups, params, group_params, keys.roots, horizon, reach)
     state = lax.fori_loop(-1, longest, body, state)
     final = _lanes(system.value)(state.s)
     return {
-        **state.sums,
+        "sums": state.sums,
         "optimal_value": value0,
         "final_value": final,
         "final_discount": _discount(system.gamma, horizon),
-        "failed": ~state.alive,
-        "nonfinite": state.nonfinite,
+        "status": state.status,
         "time_to_target": jnp.minimum(state.entered, horizon),
         "reached": state.entered <= horizon,
     }
@@ -161,31 +161,24 @@ def _step(groups, params, group_params, roots, horizon, reach, k, state: State) 
     following = _lanes(partial(next_mean, system))(s, a, optimum) + noise
     excess = _lanes(system.value)(following) - system.offset
 
-    running = state.alive & (k >= 0) & (k < horizon)
+    running = (state.status == ALIVE) & (k >= 0) & (k < horizon)
     finite = jnp.isfinite(a).all(axis=-1) & jnp.isfinite(excess)
     inside = finite & (excess <= params.divergence_radius**2)
+    stopped = jnp.where(inside, ALIVE, jnp.where(finite, DIVERGED, NONFINITE))
     weight = _discount(system.gamma, k)
-    terms = {
-        "discounted_cost": weight * cost,
-        "cost": cost,
-        "advantage": weight * advantage,
-        "regret": weight * (cost - cost_of_optimum),
-        "distance": advantage,
-        "saturated": saturated,
-        "steps": jnp.ones_like(cost),
-    }
-    counted = running & finite
-    entered = running & inside & (excess <= reach) & (state.entered > horizon)
+    regret = cost - cost_of_optimum
+    one = jnp.ones_like(cost)
+    discounted = weight * jnp.stack([cost, advantage, regret])
+    terms = jnp.concatenate(
+        [discounted[:1], cost[None], discounted[1:], jnp.stack([advantage, saturated, one])]
+    )
     s = jnp.where((running & inside)[..., None], following, s)
+    entered = running & inside & (excess <= reach) & (state.entered > horizon)
     return State(
         s=s,
         optimum=_lanes(system.optimum)(s),
-        alive=state.alive & (inside | ~running),
-        nonfinite=state.nonfinite | (running & ~finite),
-        sums={
-            name: state.sums[name].add(jnp.where(counted, term, 0.0))
-            for name, term in terms.items()
-        },
+        status=jnp.where(running, stopped, state.status),
+        sums=state.sums.add(jnp.where(running & finite, terms, 0.0)),
         entered=jnp.where(entered, k + 1, state.entered),
     )
 
