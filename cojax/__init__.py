@@ -35,7 +35,7 @@ _MODULES = (
     "streams",
 )
 
-__all__ = ["__version__", *_NAMES, *_MODULES]
+__all__ = ["__version__", *_NAMES, *_MODULES]  # pyright: ignore[reportUnsupportedDunderAll]
 
 if TYPE_CHECKING:
     from cojax import agents as agents

@@ -70,7 +70,7 @@ class Gaussian(Noise):
 
 def scatter(x: jax.Array, rows: tuple[int, ...], dim: int) -> jax.Array:
     """Place x_j at rows[j] of a zero vector of length dim; evenly spaced rows cost one pad."""
-    if not rows:
+    if len(rows) == 0:
         return jnp.zeros((dim,), x.dtype)
     step = rows[1] - rows[0] if len(rows) > 1 else 1
     if step > 0 and all(b - a == step for a, b in pairwise(rows)):

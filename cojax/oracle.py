@@ -5,7 +5,8 @@
     A*(s, a) = Q*(s, a) - V*(s) >= 0
 
 Costs are minimised, so a reward is -c and a gap is positive. All are pure functions of
-(system, s[, a]) for jit, vmap and grad; called by themselves they are one compiled call. Source: paper eqs. (1)-(3) and Section V.
+(system, s[, a]) for jit, vmap and grad; called by themselves they are one compiled call.
+Source: paper eqs. (1)-(3) and Section V.
 """
 
 from __future__ import annotations

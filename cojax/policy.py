@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -48,7 +49,8 @@ class Policy:
                 f"policy {self.name}: unknown axis {sorted(unknown)}; it has {list(self.axes)}"
             )
         at = tuple(index.get(axis, slice(None)) for axis in self.axes)
-        return self.replace(
+        return dataclasses.replace(
+            self,
             params=jax.tree.map(lambda leaf: leaf[at], self.params),
             axes=tuple(axis for axis in self.axes if axis not in index),
         )

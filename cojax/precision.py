@@ -19,7 +19,7 @@ def x64() -> AbstractContextManager[None]:
     """
     if hasattr(jax, "enable_x64"):
         return jax.enable_x64(True)
-    from jax.experimental import enable_x64  # jax < 0.8
+    from jax.experimental import enable_x64  # pyright: ignore  # older jax
 
     return enable_x64()
 

@@ -107,17 +107,16 @@ class QuadraticGaussian(System):
     def optimum(self, s):
         """Drift, optimal action and optimal next mean from y = M^{-1/2} u (theory: §2)."""
         geometry, p = self.geometry, self.p
+        diagonal = None
         if geometry.one_row_each and self.R_inverse.ndim == 1:
             gain = geometry.actuate_transpose(s, jnp.ones_like(s))
             diagonal = geometry.actuate(s, p * p * self.R_inverse * gain)
 
-            def D(v):
+        def D(v):  # p² g R⁻¹ gᵀ v
+            if diagonal is not None:
                 return diagonal * v
-        else:
-
-            def D(v):
-                effort = matvec(self.R_inverse, geometry.actuate_transpose(s, v))
-                return p * p * geometry.actuate(s, effort)
+            effort = matvec(self.R_inverse, geometry.actuate_transpose(s, v))
+            return p * p * geometry.actuate(s, effort)
 
         y = self.inverse_root(D, self.direction(s))
         action = -p * matvec(self.R_inverse, geometry.actuate_transpose(s, y))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,7 +30,8 @@ def stack(params: Sequence[EnvParams]) -> EnvParams:
         raise InputError("stack: expected at least one params, got an empty list")
     if all(isinstance(p.system, QuadraticGaussian) for p in params):
         levelled = level([p.system for p in params])  # pyright: ignore
-        params = [p.replace(system=s) for p, s in zip(params, levelled, strict=True)]
+        pairs = zip(params, levelled, strict=True)
+        params = [dataclasses.replace(p, system=s) for p, s in pairs]
     first = jax.tree_util.tree_flatten_with_path(params[0])[0]
     for index, other in enumerate(params[1:], start=1):
         leaves = jax.tree_util.tree_flatten_with_path(other)[0]

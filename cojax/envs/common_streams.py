@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+# As in environment.py: gymnax types its fields as int and its methods as jitted.
+# pyright: reportIncompatibleVariableOverride=false
 from functools import partial
 from typing import Any
 

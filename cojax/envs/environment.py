@@ -8,6 +8,9 @@ compilation serves every system of one shape.
 
 from __future__ import annotations
 
+# gymnax types its fields as int and its methods as jitted; ours are arrays, and plain methods
+# that find the params first.
+# pyright: reportIncompatibleVariableOverride=false, reportGeneralTypeIssues=false
 from functools import partial
 from typing import Any, Literal
 

@@ -57,6 +57,7 @@ def env_params(
     dtype = system.gamma.dtype
     horizon = inputs.whole("max_steps_in_episode", max_steps_in_episode, 1)
     inputs.one_of("terminal_value", terminal_value, TERMINAL_VALUES)
+    rms = largest = 1.0
     if action_limit is None or divergence_radius is None:
         rms, largest = _scales(_padded(system), initial_state)
     if action_limit is None:

@@ -1,0 +1,46 @@
+"""Progress of long work: a bar on a terminal, plain lines in a log. Always on standard error."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+
+class Report(Protocol):
+    """Called with the share done, 0 to 1, and a few words."""
+
+    def __call__(self, share: float, note: str = "") -> None:
+        """Tell where the work stands."""
+        ...
+
+
+@contextmanager
+def stage(name: str) -> Iterator[Report]:
+    """One piece of work, from its first word to its time taken."""
+    console = Console(stderr=True)
+    start = time.perf_counter()
+    if console.is_terminal:
+        columns = [
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.percentage:>3.0f}%"),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[note]}"),
+        ]
+        with Progress(*columns, console=console) as progress:
+            task = progress.add_task(name, total=1.0, note="")
+            yield lambda share, note="": progress.update(task, completed=share, note=note)
+        return
+
+    def line(share: float, note: str = "") -> None:
+        seconds = time.perf_counter() - start
+        text = f"{name}: {share:4.0%} after {seconds:5.1f} s" + (f", {note}" if note else "")
+        console.print(text, soft_wrap=True, highlight=False)
+
+    line(0.0)
+    yield line

@@ -1,0 +1,177 @@
+"""Run an experiment and write its folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from cojax.agents import save_policy, train
+from cojax.agents.training import Run
+from cojax.envs import stack
+from cojax.evaluation import evaluate
+from cojax.evaluation.during_training import RelativeGap
+from cojax.evaluation.evaluator import group_by_shape
+from cojax.evaluation.result import METRICS
+from cojax.experiments.config import Algorithm, Experiment
+from cojax.experiments.progress import stage
+from cojax.fixtures import Fixture, load_fixture, text
+from cojax.inputs import InputError
+from cojax.report.figures import gap_figure
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What an experiment gave.
+
+    Attributes:
+        rows: one dict for each fixture and policy; see ``Evaluation.rows``.
+        trials: one line for each fixture, policy, seed and trial.
+        curves: the gap while training, one line for each fixture, algorithm, seed and moment.
+        runs: trained populations by their file name.
+        folder: where it was written.
+    """
+
+    rows: list[dict[str, Any]]
+    trials: pd.DataFrame
+    curves: pd.DataFrame
+    runs: dict[str, Run]
+    folder: Path
+
+
+def run_experiment(experiment: Experiment, folder: str | Path) -> Outcome:
+    """Train every algorithm on every fixture, evaluate all on common streams, write ``folder``.
+
+    Fixtures of one shape are trained by one compiled program. The folder holds ``config.yaml``,
+    ``rows.parquet``, ``trials.parquet``, ``curves.parquet``, ``policies/*.npz`` and
+    ``figure.png``; it appears whole or not at all.
+
+    Raises InputError, one line, where the folder exists or something named in the experiment
+    does not.
+    """
+    folder = Path(folder)
+    if folder.exists():
+        raise InputError(f"{folder}: exists already; name another folder with --out")
+    fixtures = [load_fixture(name) for name in experiment.fixtures]
+    groups = group_by_shape([fixture.params for fixture in fixtures])
+    rows: dict[str, list[dict[str, Any]]] = {}
+    trials, curves, runs = [], [], {}
+    for number, indices in enumerate(groups):
+        members = [fixtures[i] for i in indices]
+        trained = []
+        for algorithm in experiment.algorithms:
+            run = _train(experiment, algorithm, members)
+            trained.append(run)
+            runs[f"{algorithm.name}-{number}"] = run
+            curves.append(_curve_frame(run, algorithm.name, members))
+        with stage(f"evaluate {_names(members)}") as report:
+            policies = [*experiment.evaluation.policies, *(run.policy for run in trained)]
+            result = evaluate(
+                policies, members, experiment.evaluation.num_trials, experiment.evaluation.root
+            )
+            for row in result.rows():
+                rows.setdefault(row["fixture"], []).append(row)
+            trials.append(result.frame())
+            report(1.0, f"{result.num_trials} paired trials")
+    import pandas as pd
+
+    outcome = Outcome(
+        rows=[row for fixture in fixtures for row in rows[fixture.id]],
+        trials=pd.concat(trials, ignore_index=True),
+        curves=pd.concat(curves, ignore_index=True),
+        runs=runs,
+        folder=folder,
+    )
+    _write(experiment, outcome)
+    return outcome
+
+
+def _train(experiment: Experiment, algorithm: Algorithm, fixtures: list[Fixture]) -> Run:
+    """One algorithm on fixtures of one shape, all seeds, with its gap on the way."""
+    curve = experiment.curve
+    horizon = max(fixture.horizon for fixture in fixtures)
+    with stage(f"{algorithm.name} on {_names(fixtures)}") as report:
+
+        def progress(steps: int, total: int, metrics: dict[str, Any]) -> None:
+            gap = float(np.median(metrics["evaluation"]))
+            report(steps / total, f"{steps:,} steps each, median gap {gap:.3g} V*")
+
+        return train(
+            algorithm.name,
+            stack([fixture.params for fixture in fixtures]),
+            jax.random.key(experiment.seed, impl="threefry2x32"),
+            hyperparameters=algorithm.hyperparameters or None,
+            num_seeds=experiment.num_seeds,
+            total_timesteps=experiment.total_timesteps,
+            progress=progress,
+            evaluate=RelativeGap(curve.num_trials, horizon, curve.root),
+            eval_every=-(-experiment.total_timesteps // curve.points),
+        )
+
+
+def _names(fixtures: list[Fixture]) -> str:
+    first = fixtures[0].id
+    return first if len(fixtures) == 1 else f"{first} and {len(fixtures) - 1} more"
+
+
+def _curve_frame(run: Run, name: str, fixtures: list[Fixture]) -> pd.DataFrame:
+    """The gap at each moment, long form."""
+    import pandas as pd
+
+    gaps = np.asarray(run.curves, np.float64)  # (fixture, seed, moment)
+    F, S, K = gaps.shape
+    return pd.DataFrame(
+        {
+            "fixture": np.repeat([fixture.id for fixture in fixtures], S * K),
+            "algorithm": name,
+            "seed": np.tile(np.repeat(np.arange(S), K), F),
+            "timesteps": np.tile(run.timesteps, F * S),
+            "relative_suboptimality": gaps.ravel(),
+        }
+    )
+
+
+def _write(experiment: Experiment, outcome: Outcome) -> None:
+    """Everything into a temporary folder beside the target, which is then renamed."""
+    parent = outcome.folder.absolute().parent
+    parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(dir=parent, prefix=f".{outcome.folder.name}."))
+    try:
+        content = experiment.model_dump(mode="json", by_alias=True)
+        text.write_whole(temporary / "config.yaml", text.dump(content))
+        flat_rows(outcome.rows).to_parquet(temporary / "rows.parquet", index=False)
+        outcome.trials.to_parquet(temporary / "trials.parquet", index=False)
+        outcome.curves.to_parquet(temporary / "curves.parquet", index=False)
+        (temporary / "policies").mkdir()
+        for name, run in outcome.runs.items():
+            save_policy(temporary / "policies" / f"{name}.npz", run.policy)
+        gap_figure(outcome.rows, outcome.curves, temporary / "figure.png")
+        temporary.chmod(0o755)
+        temporary.rename(outcome.folder)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def flat_rows(rows: list[dict[str, Any]]) -> pd.DataFrame:
+    """Rows with one column a number: ``suboptimality_mean``, ``_low``, ``_high`` and so on."""
+    import pandas as pd
+
+    flat = []
+    for row in rows:
+        line: dict[str, Any] = {}
+        for name, value in row.items():
+            if isinstance(value, dict):
+                line |= {f"{name}_{part}": number for part, number in value.items()}
+            elif name.removesuffix("_completed") not in METRICS:
+                line[name] = value
+        flat.append(line)
+    return pd.DataFrame(flat)
