@@ -29,7 +29,7 @@ class A2C(struct.PyTreeNode):
     vf_coef: Any = leaf(0.5, 0.0)
     max_grad_norm: Any = leaf(0.5, 0.0)
     adam_eps: Any = leaf(1e-5, 0.0)
-    log_std_init: Any = leaf(-1.0, -20.0, 5.0)
+    log_std_init: Any = leaf(-2.0, -20.0, 5.0)
     reward_scale: Any = leaf(1.0, 0.0)
     obs_clip: Any = leaf(10.0, 0.0)
     advantage_clip: Any = leaf(10.0, 0.0)
