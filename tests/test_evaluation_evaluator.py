@@ -38,12 +38,6 @@ def test_the_oracle_is_exactly_optimal_on_every_trial():
         assert (result.trials["steps"] == 40).all()
 
 
-def test_the_oracle_is_exactly_optimal_at_any_batch_size_and_alone():
-    for chunk, policies in ((1, POLICIES), (7, POLICIES), (128, ["oracle"])):
-        result = evaluate(policies, make("nvdex"), 9, num_steps=40, chunk=chunk)
-        assert not result.trials["suboptimality"][:, 0].any(), chunk
-
-
 @pytest.mark.slow
 def test_the_oracle_is_exactly_optimal_on_every_shipped_fixture():
     fixtures = [cojax.load_fixture(name) for name in cojax.fixtures.shipped()]
@@ -75,27 +69,43 @@ def test_dithered_oracle_has_the_gap_that_theory_gives():
     assert width["suboptimality"] < width["tail_corrected"]
 
 
-def test_trials_are_the_instances_of_the_wrapped_environment():
-    params = make("nvdex", max_steps_in_episode=30)
+def test_members_of_a_population_meet_the_instances_of_the_wrapped_environment():
+    params = cojax.stack([make("nvdex", max_steps_in_episode=T) for T in (30, 20)])
     env = cojax.envs.CommonStreams(cojax.envs.ConverseEnv())
-    K = -0.3 * jax.random.normal(jax.random.key(1), (2, 5))
-    gamma = params.system.gamma
+    K = -0.3 * jax.random.normal(jax.random.key(1), (3, 2, 2, 2, 5))
+    trained = Policy({"K": K}, linear, "trained", ("hyperparameters", "fixture", "seed"))
 
-    def rollout(stream):
-        obs, state = env.reset(stream, params)
+    def rollout(stream, env_params, K):
+        obs, state = env.reset(stream, env_params)
 
         def step(carry, k):
-            obs, state, total = carry
-            obs, state, reward, *_ = env.step(stream, state, K @ obs, params)
-            return (obs, state, total + gamma**k * reward), None
+            obs, state, total, running = carry
+            obs, state, reward, _, truncated, _ = env.step(stream, state, K @ obs, env_params)
+            total = total + jnp.where(running, 0.99**k * reward, 0.0)
+            return (obs, state, total, running & ~truncated), obs
 
-        (*_, total), _ = jax.lax.scan(step, (obs, state, 0.0), jnp.arange(30))
-        return params.system.value(obs), total
+        start = (obs, state, 0.0, jnp.array(True))
+        (*_, total, _), _ = jax.lax.scan(step, start, jnp.arange(30))
+        return env_params.system.value(obs), total
 
-    value, returns = jax.vmap(rollout)(streams.stream_keys(5, 16))
-    result = evaluate(Policy(params={"K": K}, apply=linear), params, 16, 5)
-    np.testing.assert_allclose(result.trials["optimal_value"][0, 0], value, rtol=1e-6)
-    np.testing.assert_allclose(result.trials["discounted_return"][0, 0], returns, rtol=2e-5)
+    over_trials = jax.vmap(rollout, (0, None, None))
+    over_fixtures = jax.vmap(over_trials, (None, 0, 0))
+    over_settings = jax.vmap(over_fixtures, (None, None, 0))
+    over_seeds = jax.jit(jax.vmap(over_settings, (None, None, 2)))
+    value, returns = over_seeds(streams.stream_keys(5, 8), params, K)
+    result = evaluate([trained, "zero"], params, 8, 5)
+    assert [(m.hyperparameters, m.seed) for m in result.members[:3]] == [(0, 0), (0, 1), (1, 0)]
+    returns = jnp.transpose(returns, (2, 1, 0, 3)).reshape(2, 6, 8)
+    np.testing.assert_allclose(result.trials["discounted_return"][:, :6], returns, rtol=2e-5)
+    np.testing.assert_allclose(result.trials["optimal_value"][0, 0], value[0, 0, 0], rtol=1e-6)
+
+    rows = result.rows(num_resamples=200)
+    assert [r["policy"] for r in rows] == ["trained", "trained", "trained", "zero"] * 2
+    assert rows[1]["hyperparameters"] == 1
+    assert rows[0]["num_seeds"] == 2
+    frame = result.frame()
+    assert len(frame) == 2 * 7 * 8
+    assert set(frame["seed"].dropna()) == {0, 1}
 
 
 def test_every_policy_and_fixture_meets_the_same_streams():
@@ -165,6 +175,7 @@ def test_trials_do_not_depend_on_their_number_nor_on_chunks():
         np.testing.assert_array_equal(values, many.trials[name][..., :3])
     for chunk in (1, 7):
         other = evaluate(POLICIES, params, 9, num_steps=50, chunk=chunk)
+        assert not other.trials["suboptimality"][:, 0].any(), chunk
         value = other.trials["optimal_value"]
         for metric in ("suboptimality", "tail_corrected", "discounted_return"):
             error = np.abs(other.trials[metric] - many.trials[metric][..., :9])
@@ -173,83 +184,51 @@ def test_trials_do_not_depend_on_their_number_nor_on_chunks():
 
 
 def test_shapes_are_grouped_and_come_back_in_order():
-    systems = [make(name) for name in ("arm4", "nvdex", "arm4", "nvdex")]
-    assert group_by_shape(systems) == [[0, 2], [1, 3]]
+    systems = [make(name) for name in ("nvdex", "arm4", "nvdex", "nvdex")]
+    assert group_by_shape(systems) == [[0, 2, 3], [1]]
     result = evaluate(POLICIES, systems, 3, num_steps=5)
     assert result.trials["failed"].shape == (4, len(POLICIES), 3)
+    gap = result.trials["suboptimality"]
+    np.testing.assert_array_equal(gap[0], gap[2])
     np.testing.assert_array_equal(
-        result.trials["suboptimality"][0], result.trials["suboptimality"][2]
+        gap[1], evaluate(POLICIES, systems[1], 3, num_steps=5).trials["suboptimality"][0]
     )
-    assert np.any(result.trials["suboptimality"][0] != result.trials["suboptimality"][1])
-    assert result.fixtures[0] == "ConverseArm-d8-p0.50#0"
-
-
-def test_populations_are_expanded_by_their_labels():
-    params = cojax.stack([make("nvdex"), make("nvdex")])
-    K = 0.1 * jax.random.normal(jax.random.key(0), (3, 2, 4, 2, 5))
-    policy = Policy({"K": K}, linear, "trained", ("hyperparameters", "fixture", "seed"))
-    result = evaluate([policy, "zero"], params, 6, num_steps=15)
-    assert len(result.members) == 13
-    assert result.members[5].hyperparameters == 1
-    assert result.members[5].seed == 1
-    alone = policy.member(hyperparameters=1, fixture=1, seed=1)
-    single = evaluate(alone, make("nvdex"), 6, num_steps=15)
-    np.testing.assert_allclose(
-        result.trials["suboptimality"][1, 5], single.trials["suboptimality"][0, 0], rtol=1e-5
-    )
-    rows = result.rows(num_resamples=200)
-    assert [r["policy"] for r in rows] == ["trained", "trained", "trained", "zero"] * 2
-    assert rows[0]["num_seeds"] == 4
-    frame = result.frame()
-    assert len(frame) == 2 * 13 * 6
-    assert set(frame["seed"].dropna()) == {0, 1, 2, 3}
+    assert result.fixtures[1:3] == ("ConverseArm-d8-p0.50", "NVDEx-d5-p0.50#1")
 
 
 def misbehave(params, obs, key):
-    """NaN, away from the origin, or to one side, by what params say."""
-    kinds = jnp.stack([jnp.full(2, jnp.nan), 50.0 * obs[3:], jnp.array([9.0, -9.0])])
-    return kinds[params]
+    """NaN; away from the origin; to one side; NaN from far starts alone."""
+    far = jnp.where(obs[0] > 1.0, jnp.nan, 0.0) * jnp.ones(2)
+    kinds = [jnp.full(2, jnp.nan), 50.0 * obs[3:], jnp.array([9.0, -9.0]), far]
+    return jnp.stack(kinds)[params]
 
 
 def test_bad_policies_are_reported_as_what_they_are():
     policies = {
         kind: Policy(params=jnp.asarray(i), apply=misbehave)
-        for i, kind in enumerate(("nonfinite", "diverged", "saturated"))
+        for i, kind in enumerate(("nonfinite", "diverged", "saturated", "partly"))
     }
-    for limit, kinds in ((2.0, ["nonfinite", "saturated"]), (None, ["diverged"])):
-        params = make("nvdex", action_limit=limit)
-        rows = {
-            row["policy"]: row for row in evaluate({**policies, "zero": "zero"}, params, 8).rows()
-        }
-        assert rows["zero"]["failures"] == 0
-        assert np.isfinite(rows["zero"]["suboptimality"]["mean"])
-        for kind in kinds:
-            row = rows[kind]
-            if kind == "saturated":
-                assert (row["saturated"], row["failures"]) == (1.0, 0)
-                continue
-            assert row["failures"] == row[kind] == 8
-            assert row["suboptimality"] == {"mean": np.inf, "low": np.inf, "high": np.inf}
-            assert row["suboptimality_completed"] is None
-            assert row["discounted_return"]["mean"] == -np.inf
-
-
-def test_one_failed_trial_is_not_averaged_away():
     states = np.zeros((4, 5))
     states[:, 0] = [0.1, 0.1, 0.1, 3.0]
-
-    def act(obs, key):
-        return jnp.where(obs[0] > 1.0, jnp.nan, 0.0) * jnp.ones(2)
-
-    result = evaluate(act, make("nvdex"), 8, num_steps=20, initial_states=states)
-    row = result.rows()[0]
-    assert row["failures"] == 2
-    assert row["suboptimality"]["mean"] == np.inf
-    completed = np.isfinite(result.trials["suboptimality"][0, 0])
-    assert completed.sum() == 6
-    assert row["suboptimality_completed"]["mean"] == pytest.approx(
-        result.trials["suboptimality"][0, 0][completed].mean()
+    result = evaluate(
+        {**policies, "zero": "zero"}, make("nvdex", action_limit=None), 8, initial_states=states
     )
+    rows = {row["policy"]: row for row in result.rows()}
+    assert rows["zero"]["failures"] == 0
+    assert np.isfinite(rows["zero"]["suboptimality"]["mean"])
+    assert (rows["saturated"]["saturated"], rows["saturated"]["failures"]) == (1.0, 0)
+    for kind in ("nonfinite", "diverged"):
+        row = rows[kind]
+        assert row["failures"] == row[kind] == 8
+        assert row["suboptimality"] == {"mean": np.inf, "low": np.inf, "high": np.inf}
+        assert row["suboptimality_completed"] is None
+        assert row["discounted_return"]["mean"] == -np.inf
+    partly, gap = rows["partly"], result.trials["suboptimality"][0, 3]
+    assert partly["failures"] == 2
+    assert partly["suboptimality"]["mean"] == np.inf
+    completed = gap[np.isfinite(gap)]
+    assert len(completed) == 6
+    assert partly["suboptimality_completed"]["mean"] == pytest.approx(completed.mean())
 
 
 def test_the_same_root_gives_the_same_rows():
