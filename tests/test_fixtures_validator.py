@@ -1,0 +1,321 @@
+"""The validator: what it passes, and the ways of being wrong that it must find."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from cojax import cli, precision
+from cojax.fixtures import (
+    batches,
+    descent,
+    host_checks,
+    load_fixture,
+    pointwise,
+    samples,
+    save_fixture,
+    store,
+    validate,
+)
+from cojax.fixtures.validator import compare, validate_many
+from cojax.inputs import InputError
+
+ARM = "arm-n2-p0.80-s7"
+VEHICLE = "nvdex-k1-easy"
+PAPER = {"B_definite", "bellman_residual", "closed_loop"}
+REST = {
+    "inputs",
+    "bellman_residual_float32",
+    "stationarity",
+    "next_mean",
+    "advantage",
+    "noise_moments",
+    "transversality",
+    "mean_square_bounded",
+    "divergence_guard",
+    "action_bound",
+    "never_beaten",
+    "descent_reaches",
+    "reference",
+    "difficulty",
+    "certificate",
+}
+
+
+@pytest.mark.parametrize("name", [ARM, VEHICLE])
+def test_a_shipped_fixture_passes_every_check(name):
+    certificate = validate(name)
+    assert certificate.failures == []
+    assert certificate.passed
+    assert set(certificate.checks) >= PAPER | REST
+    assert certificate.precision is not None
+    assert certificate.precision.float64 < 1e-13
+    assert 1e-8 < certificate.precision.float32 < 1e-5
+    assert certificate.resolution_floor == certificate.precision.floor
+    assert certificate.checks["mean_square_bounded"].note.startswith("analytic")
+
+
+# --- twelve broken fixtures, each with its own reason --------------------------------------------
+
+
+def edited(name: str, *changes: tuple[str, str]) -> str:
+    source = store.find(name).read_text()
+    for old, new in changes:
+        assert old in source
+        source = source.replace(old, new, 1)
+    return source
+
+
+ROW = "- [0.3281281463674974, 1.2599350777244382,"
+UNUSABLE = {
+    "asymmetric P": (ARM, (ROW, ROW.replace("0.3281281463674974", "0.33")), "symmetric"),
+    "indefinite P": (ARM, ("1.2599350777244382", "-1.2599350777244382"), "positive definite"),
+    "Q not below P": (ARM, ("{scale: P, by: 0.03}", "{diag: [0.1, 0.1, 0.1, 9.0]}"), "Q ⪯ P"),
+    "gamma = 1": (ARM, ("gamma: 0.99", "gamma: 1.0"), r"gamma: expected a number in \(0, 1\)"),
+    "NaN": (ARM, ("1.2599350777244382", ".nan"), r"P\[1\]\[1\]: expected a finite number, got nan"),
+    "wrong shape": (ARM, ("R: 10.0", "R: {diag: [1.0, 1.0, 1.0]}"), "expected 2 numbers"),
+    "string numeral": (ARM, ("gamma: 0.99", 'gamma: "0.99"'), "gamma: expected a number, got '0"),
+}
+
+
+@pytest.mark.parametrize("broken", UNUSABLE)
+def test_unusable_fixtures_are_refused_with_their_reason(tmp_path, broken):
+    name, change, reason = UNUSABLE[broken]
+    path = tmp_path / "broken.yaml"
+    path.write_text(edited(name, change))
+    with pytest.raises(InputError, match=reason):
+        validate(path)
+    result = CliRunner().invoke(cli.main, ["validate", str(path)])
+    assert result.exit_code == 2
+    assert re.search(reason, result.stderr)
+    assert result.stderr.count("\n") == 1
+
+
+INVALID = {
+    "Q = 0": (ARM, {"Q": 0.0}, "transversality", "Q = 0"),
+    "singular undetectable Q": (
+        VEHICLE,
+        {"Q": {"diag": [0.0, 0.05, 0.05, 0.02, 0.02]}, "rho_target": None},
+        "transversality",
+        "undetectable",
+    ),
+    "divergent pose": (
+        VEHICLE,
+        {"Q": {"scale": "P", "by": 0.001}, "rho_target": None},
+        "mean_square_bounded",
+        "by simulation only",
+    ),
+    "action bound that binds": (ARM, {"action_limit": 0.1}, "action_bound", "clipping voids V"),
+}
+
+
+@pytest.mark.parametrize("broken", INVALID)
+def test_invalid_fixtures_fail_their_check(tmp_path, broken):
+    name, changes, check, reason = INVALID[broken]
+    fixture = load_fixture(name).with_changes(**changes)
+    certificate = validate(fixture)
+    assert not certificate.passed
+    assert not certificate.checks[check].passed
+    assert reason in certificate.checks[check].note
+    path = tmp_path / "broken.yaml"
+    save_fixture(fixture, path)
+    result = CliRunner().invoke(cli.main, ["validate", str(path)])
+    assert result.exit_code == 1
+    assert reason in result.stdout
+
+
+def test_an_edited_value_under_an_old_hash_is_found_twice(tmp_path):
+    path = tmp_path / "edited.yaml"
+    path.write_text(edited(ARM, ("R: 10.0", "R: 10.1")))
+    certificate = validate(path)
+    assert not certificate.checks["sha256"].passed
+    assert not certificate.checks["reference"].passed
+    result = CliRunner().invoke(cli.main, ["validate", str(path)])
+    assert result.exit_code == 1
+    assert "edited after it was validated" in result.stdout
+
+
+def test_an_edited_value_under_a_new_hash_is_found_by_its_values(tmp_path):
+    fixture = load_fixture(ARM)
+    for change in ({"P": fixture.P * (1.0 + 1e-8)}, {"knobs": fixture.knobs | {"g0": 0.8000001}}):
+        path = tmp_path / "forged.yaml"
+        save_fixture(dataclasses.replace(fixture, **change), path)
+        certificate = validate(path)
+        assert "sha256" not in certificate.checks
+        assert not certificate.checks["reference"].passed
+
+
+def test_a_forged_certificate_is_not_believed():
+    fixture = load_fixture(ARM).with_changes(Q=0.0)
+    forged = load_fixture(ARM).certificate
+    certificate = validate(dataclasses.replace(fixture, certificate=forged))
+    assert not certificate.checks["certificate"].passed
+    assert "passed is True, computed False" in certificate.checks["certificate"].note
+
+
+def test_a_stored_figure_that_differs_is_found():
+    stored = load_fixture(ARM).certificate
+    assert stored is not None
+    assert compare(stored, stored).passed
+    bound = stored.checks["action_bound"]
+    checks = stored.checks | {"action_bound": bound.model_copy(update={"value": 0.001})}
+    assert "action_bound" in compare(stored.model_copy(update={"checks": checks}), stored).note
+
+
+# --- errors in the system itself -----------------------------------------------------------------
+
+
+def figures(system, fixture) -> pointwise.AtStates:
+    """The pointwise checks of a system put in the place of a fixture's own."""
+    ((_, batch),) = batches.batches([fixture])
+    drawn = samples.draw(batch)
+    params = jax.tree.map(lambda leaf: leaf[0], batch.double).replace(system=system)
+    delta = samples.normals((drawn.test.shape[1], fixture.action_dim), 0)
+    with precision.x64():
+        found = jax.jit(pointwise.at_states)(params, drawn.test[0], drawn.reference[0], delta)
+        return jax.device_get(found)
+
+
+@pytest.fixture(scope="module")
+def wrong_systems():
+    """Systems that are wrong by one part in a million, in one place each."""
+    fixture = load_fixture(ARM)
+    with precision.x64():
+        system = fixture.system(np.float64)
+
+    class Wrong(type(system)):
+        part = ""
+
+        def optimum(self, s):
+            found = super().optimum(s)
+            if self.part in found._fields:
+                found = found._replace(**{self.part: getattr(found, self.part) * (1.0 + 1e-6)})
+            return found
+
+        def excess_cost(self, s, delta):
+            return super().excess_cost(s, delta) * (1.0 + 1e-6 * (self.part == "advantage"))
+
+        def expected_value(self, s, z):
+            extra = 1e-6 * (self.part == "noise")
+            return super().expected_value(s, z) + extra
+
+    def make(part):
+        kind = type("Wrong", (Wrong,), {"part": part})
+        jax.tree_util.register_pytree_node(
+            kind,
+            lambda x: ([getattr(x, f.name) for f in fields], x.parameterization),
+            lambda form, leaves: kind(
+                **dict(zip(names, leaves, strict=True)), parameterization=form
+            ),
+        )
+        return kind(**{f.name: getattr(system, f.name) for f in dataclasses.fields(system)})
+
+    fields = [f for f in dataclasses.fields(system) if f.name != "parameterization"]
+    names = [f.name for f in fields]
+    return fixture, make
+
+
+@pytest.mark.parametrize(
+    ("part", "figure", "tolerance"),
+    [
+        ("drift", "residual", 1e-9),
+        ("drift", "shortcut", 1e-9),
+        ("action", "stationarity", 1e-8),
+        ("next_mean", "shortcut", 1e-9),
+        ("advantage", "advantage", 1e-9),
+        ("noise", "residual", 1e-9),
+        ("noise", "noise", 5.0),
+    ],
+)
+def test_an_error_of_a_millionth_is_detected(wrong_systems, part, figure, tolerance):
+    fixture, make = wrong_systems
+    clean = figures(make("none"), fixture)
+    wrong = figures(make(part), fixture)
+    assert getattr(clean, figure) < tolerance / 2.0
+    assert getattr(wrong, figure) > tolerance
+
+
+def test_descent_finds_a_better_value_than_a_wrong_one():
+    """A value that is one part in a thousand too high is beaten by descent."""
+    fixture = load_fixture(VEHICLE)
+    ((_, batch),) = batches.batches([fixture])
+    drawn = samples.draw(batch)
+    noise = samples.normals((samples.NUM_STARTS, descent.HORIZON, fixture.action_dim), 1)
+
+    class Claimed:
+        """A system whose claimed value at the start is wrong."""
+
+        def __init__(self, system, factor):
+            self.system, self.factor = system, factor
+            self.offset, self.gamma, self.action_dim = system.offset, system.gamma, 2
+
+        def __getattr__(self, name):
+            return getattr(self.system, name)
+
+        def stage_cost(self, s, a):
+            return self.system.stage_cost(s, a) * self.factor
+
+    with precision.x64():
+        params = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), batch.double)
+
+        @jax.jit
+        def attack(factor):
+            claimed = Claimed(params.system, factor)
+            stand_in = type("Params", (), {"system": claimed})
+            return descent.nobody_beats(stand_in, drawn.starts[0], noise)
+
+        assert attack(1.0).lowest > -1e-9
+        assert attack(1.0).reached < 1e-3
+        assert attack(0.95).lowest < -1e-6
+        assert attack(1.2).reached > 1e-3
+
+
+# --- pieces --------------------------------------------------------------------------------------
+
+
+def test_detectability_by_hand():
+    A = np.array([[1.1, 0.0], [0.5, 0.3]])
+    assert host_checks.undetectable_modes(A, np.diag([1.0, 0.0])) == []
+    assert host_checks.undetectable_modes(A, np.diag([0.0, 1.0])) == []
+    diagonal = np.diag([1.1, 0.3])
+    assert host_checks.undetectable_modes(diagonal, np.diag([1.0, 0.0])) == []
+    assert np.allclose(host_checks.undetectable_modes(diagonal, np.diag([0.0, 1.0])), [1.1])
+
+
+@pytest.mark.parametrize(("count", "total"), [(0, 320), (3, 100), (10, 10)])
+def test_clopper_pearson_solves_its_equation(count, total):
+    from scipy.special import bdtr
+
+    bound = host_checks.upper_bound(count, total)
+    if count == total:
+        assert bound == 1.0
+    else:
+        assert bdtr(count, total, bound) == pytest.approx(0.05, rel=1e-9)
+
+
+def test_beta_is_the_largest_multiple_of_P_below_Q():
+    fixture = load_fixture(ARM)
+    assert host_checks.beta(fixture) == pytest.approx(0.03, rel=1e-12)
+    rng = np.random.default_rng(0)
+    B = rng.normal(size=(4, 4))
+    Q = 0.01 * B @ B.T
+    beta = host_checks.beta(fixture.with_changes(Q=0.5 * (Q + Q.T)))
+    lows = [np.linalg.eigvalsh(Q - f * beta * fixture.P)[0] for f in (0.999, 1.001)]
+    assert lows[0] > 0.0 > lows[1]
+
+
+def test_a_batch_gives_what_each_fixture_gives_alone():
+    names = [ARM, VEHICLE, ARM, "nvdex-k1-hard"]
+    together = validate_many([load_fixture(name) for name in names], size=2)
+    alone = validate(VEHICLE)
+    assert [c.passed for c in together] == [True] * 4
+    for name, check in together[1].checks.items():
+        assert check.verdict == alone.checks[name].verdict
+        if check.value and abs(check.value) > 1e-6:
+            assert check.value == pytest.approx(alone.checks[name].value, rel=1e-2)
