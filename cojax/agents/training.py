@@ -122,6 +122,12 @@ def train(
     return run(population, plan, progress, evaluate, checkpoint_dir)
 
 
+def check(algorithm: str, hyperparameters: Any = None) -> None:
+    """Raise ValueError, one line, for what ``train`` would refuse of these two, before any work."""
+    spec = lookup(algorithm)
+    spec.check(algorithms.hyperparameters(spec.hyperparameters, hyperparameters, {}))
+
+
 def lookup(name: str) -> Algorithm:
     """Return the algorithm called ``name``; ValueError offering the nearest name."""
     if name not in ALGORITHMS:

@@ -12,9 +12,10 @@ import jax
 import numpy as np
 
 from cojax.agents import save_policy, train
-from cojax.agents.training import Run
+from cojax.agents.training import Run, check
 from cojax.envs import stack
 from cojax.evaluation import evaluate
+from cojax.evaluation.checkpoints import policy_from_text
 from cojax.evaluation.during_training import RelativeGap
 from cojax.evaluation.evaluator import group_by_shape
 from cojax.evaluation.result import METRICS
@@ -60,6 +61,9 @@ def run_experiment(experiment: Experiment, folder: str | Path) -> Outcome:
     folder = Path(folder)
     if folder.exists():
         raise InputError(f"{folder}: exists already; name another folder with --out")
+    for algorithm in experiment.algorithms:
+        check(algorithm.name, algorithm.hyperparameters)
+    policies = [policy_from_text(name) for name in experiment.evaluation.policies]
     fixtures = [load_fixture(name) for name in experiment.fixtures]
     groups = group_by_shape([fixture.params for fixture in fixtures])
     rows: dict[str, list[dict[str, Any]]] = {}
@@ -73,9 +77,9 @@ def run_experiment(experiment: Experiment, folder: str | Path) -> Outcome:
             runs[f"{algorithm.name}-{number}"] = run
             curves.append(_curve_frame(run, algorithm.name, members))
         with stage(f"evaluate {_names(members)}") as report:
-            policies = [*experiment.evaluation.policies, *(run.policy for run in trained)]
+            everyone = [*policies, *(run.policy for run in trained)]
             result = evaluate(
-                policies, members, experiment.evaluation.num_trials, experiment.evaluation.root
+                everyone, members, experiment.evaluation.num_trials, experiment.evaluation.root
             )
             for row in result.rows():
                 rows.setdefault(row["fixture"], []).append(row)
@@ -108,7 +112,7 @@ def _train(experiment: Experiment, algorithm: Algorithm, fixtures: list[Fixture]
             algorithm.name,
             stack([fixture.params for fixture in fixtures]),
             jax.random.key(experiment.seed, impl="threefry2x32"),
-            hyperparameters=algorithm.hyperparameters or None,
+            hyperparameters=algorithm.hyperparameters,
             num_seeds=experiment.num_seeds,
             total_timesteps=experiment.total_timesteps,
             progress=progress,

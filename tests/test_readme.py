@@ -1,0 +1,52 @@
+"""Every snippet and command of the README runs."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+README = (Path(__file__).parents[1] / "README.md").read_text()
+BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, re.S)
+COMMANDS = [
+    line
+    for language, text in BLOCKS
+    if language == "bash"
+    for line in text.strip().splitlines()
+    if line.startswith("cojax ")
+]
+
+
+def test_python_snippets_in_order(capsys):
+    namespace: dict = {}
+    snippets = [text for language, text in BLOCKS if language == "python"]
+    assert len(snippets) >= 5
+    for snippet in snippets:
+        exec(compile(snippet, "README.md", "exec"), namespace)
+    assert float(namespace["advantage"]) > 0.0
+    assert namespace["run"].policy.axes == ()
+    rows = namespace["result"].rows()
+    assert {r["policy"] for r in rows} == {"ppo", "oracle", "zero"}
+    assert all(r["suboptimality"]["mean"] == 0.0 for r in rows if r["policy"] == "oracle")
+    assert "arm-n4-p0.80-s7 zero" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if not c.startswith("cojax run")])
+def test_commands(command):
+    arguments = shlex.split(command)[1:]
+    out = subprocess.run(
+        [sys.executable, "-m", "cojax", *arguments], capture_output=True, text=True, check=False
+    )
+    assert out.returncode == 0, out.stderr
+    assert out.stdout.strip()
+
+
+def test_two_commands_and_the_test_command_are_as_documented():
+    assert "cojax run quickstart" in COMMANDS
+    assert "python -m pytest\n" in README
+    for path in re.findall(r"\]\(((?!http)[^)]+)\)", README):
+        assert (Path(__file__).parents[1] / path).exists(), path
