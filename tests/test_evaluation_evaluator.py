@@ -8,8 +8,8 @@ import pytest
 import cojax
 from cojax import precision, streams
 from cojax.evaluation import evaluate
-from cojax.evaluation.evaluator import group_by_shape
 from cojax.evaluation.rollout import Sum
+from cojax.evaluation.subjects import group_by_shape
 from cojax.policy import Policy
 
 SYSTEMS = {

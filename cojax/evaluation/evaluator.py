@@ -12,7 +12,7 @@ Source: paper, Section VII, and the performance-difference identity (Kakade and 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -20,11 +20,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from cojax import inputs, precision, streams
-from cojax.envs import EnvParams, num_instances, stack, unstack
-from cojax.evaluation import references
+from cojax.envs import EnvParams, stack
 from cojax.evaluation.members import Players, gather
 from cojax.evaluation.result import WORST, Evaluation
 from cojax.evaluation.rollout import ALIVE, DIVERGED, NONFINITE, TERMS, run, trial_keys
+from cojax.evaluation.subjects import gather_subjects, group_by_shape
 from cojax.inputs import InputError
 
 OPTGAP_EPSILON = 1e-8
@@ -79,7 +79,8 @@ def evaluate(
     if chunk is not None:
         chunk = inputs.whole("chunk", chunk, 1)
     target = inputs.number("target", target, 0.0)
-    systems, fixture_names = _systems(params, names)
+    subjects = gather_subjects(params, names)
+    systems = [subject.params for subject in subjects]
     players = gather(policies, len(systems))
     key = streams.root_key(root)
     parts = []
@@ -97,12 +98,14 @@ def evaluate(
     horizons = _by_fixture([(i, h) for i, _, h in parts], len(systems))
     dtypes = sorted({str(s.system.gamma.dtype) for s in systems})
     return Evaluation(
-        fixtures=tuple(fixture_names),
+        fixtures=tuple(subject.name for subject in subjects),
         members=players.members,
         trials=trials,
         horizons=horizons.astype(int),
         root=int(root),
         dtype=", ".join(dtypes),
+        floors=tuple(subject.floor for subject in subjects),
+        hashes=tuple(subject.sha256 for subject in subjects),
     )
 
 
@@ -144,7 +147,7 @@ def _joined(pieces: list[dict[str, Any]]) -> dict[str, np.ndarray]:
             joined = np.concatenate(sums, axis=-1)
             raw.update({term: joined[:, i] for i, term in enumerate(TERMS)})
         elif name == "final_discount":  # (F,)
-            raw[name] = np.float64(arrays[0])[:, None, None]
+            raw[name] = np.asarray(arrays[0], np.float64)[:, None, None]
         elif name == "optimal_value":  # (F, N)
             raw[name] = np.concatenate(arrays, axis=-1, dtype=np.float64)[:, None, :]
         else:
@@ -209,97 +212,3 @@ def _initial_states(states: Any, params: EnvParams, num_trials: int) -> jax.Arra
     if not np.isfinite(array).all():
         raise InputError("initial_states: expected finite numbers")
     return jnp.asarray(array, params.system.gamma.dtype)
-
-
-# --- fixtures ------------------------------------------------------------------------------------
-
-
-def _systems(params: Any, names: Sequence[str] | None) -> tuple[list[EnvParams], list[str]]:
-    """Single params and their names, from whatever was given."""
-    if isinstance(params, Mapping):
-        pairs = [(str(name), value) for name, value in params.items()]
-    elif isinstance(params, Sequence) and not isinstance(params, str):
-        pairs = [(None, value) for value in params]
-    else:
-        pairs = [(None, params)]
-    systems, found = [], []
-    for name, value in pairs:
-        if isinstance(value, str):
-            from cojax.fixtures import load_fixture
-
-            value = load_fixture(value)
-        own = getattr(value, "id", None)
-        if hasattr(value, "make_params"):
-            value = value.make_params()
-        if not isinstance(value, EnvParams):
-            raise InputError(f"params: expected EnvParams or a fixture, got {type(value).__name__}")
-        batched = num_instances(value) is not None
-        for k, one in enumerate(unstack(value)):
-            label = name or own or _describe(one)
-            systems.append(one)
-            found.append(f"{label}[{k}]" if batched and (name or own) else label)
-    if not systems:
-        raise InputError("params: expected at least one system, got an empty list")
-    if names is not None:
-        if len(names) != len(systems):
-            raise InputError(f"names: expected {len(systems)} names, got {len(names)}")
-        found = [str(name) for name in names]
-    return systems, _distinct(found)
-
-
-def _describe(params: EnvParams) -> str:
-    """A name for a system that has none: family, dimension and p."""
-    system = params.system
-    geometry = getattr(system, "geometry", system)
-    p = getattr(system, "p", None)
-    strength = "" if p is None else f"-p{float(p):.2f}"
-    return f"{type(geometry).__name__}-d{system.state_dim}{strength}"
-
-
-def _distinct(names: list[str]) -> list[str]:
-    """Number the names that occur more than once."""
-    seen: dict[str, int] = {}
-    out = []
-    for name in names:
-        k = seen.get(name, 0)
-        seen[name] = k + 1
-        out.append(f"{name}#{k}" if names.count(name) > 1 else name)
-    return out
-
-
-def group_by_shape(systems: Sequence[EnvParams]) -> list[list[int]]:
-    """Indices of systems that stack, in groups, in order of first appearance."""
-    groups: dict[Any, list[list[int]]] = {}
-    for index, params in enumerate(systems):
-        candidates = groups.setdefault(_shape_key(params), [])
-        for group in candidates:
-            try:
-                stack([systems[group[0]], params])
-            except InputError:
-                continue
-            group.append(index)
-            break
-        else:
-            candidates.append([index])
-    return sorted((group for found in groups.values() for group in found), key=lambda g: g[0])
-
-
-def _shape_key(params: EnvParams) -> Any:
-    """What must be equal for two systems to stack; differences that stack levels are left out."""
-    system = params.system
-    law = params.initial_state
-    shapes = tuple(np.shape(leaf) for leaf in jax.tree.leaves(law))
-    return (
-        type(system),
-        system.state_dim,
-        system.action_dim,
-        str(system.gamma.dtype),
-        jax.tree.structure(getattr(system, "geometry", None)),
-        jax.tree.structure(law),
-        shapes,
-        params.clip_actions,
-        params.terminal_value,
-    )
-
-
-__all__ = ["evaluate", "group_by_shape", "references"]

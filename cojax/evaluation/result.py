@@ -53,6 +53,9 @@ class Evaluation:
         horizons: (F,) steps of an episode.
         root: seed of the streams.
         dtype: what the systems ran in.
+        floors: for each fixture its resolution floor, a fraction of V*(s_0), below which no
+            difference is claimed; None where it has no certificate.
+        hashes: SHA-256 of each fixture, None where it is not one.
     """
 
     fixtures: tuple[str, ...]
@@ -61,6 +64,8 @@ class Evaluation:
     horizons: np.ndarray
     root: int
     dtype: str
+    floors: tuple[float | None, ...] = ()
+    hashes: tuple[str | None, ...] = ()
 
     @property
     def num_trials(self) -> int:
@@ -83,6 +88,7 @@ class Evaluation:
                     row["hyperparameters"] = setting
                 cells = {name: values[f, members] for name, values in self.trials.items()}
                 row.update(_summary(cells, options))
+                row["resolution_floor"] = self.floors[f] if self.floors else None
                 out.append(row)
         return out
 

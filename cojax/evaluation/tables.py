@@ -36,10 +36,16 @@ def number(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 100.0 else f"{value:.3g}"
 
 
-def with_interval(cell: dict[str, float] | None) -> str:
-    """Mean and interval: ``0.41 [0.39, 0.43]``; the mean alone where they coincide."""
+def with_interval(cell: dict[str, float] | None, floor: float | None = None) -> str:
+    """Mean and interval: ``0.41 [0.39, 0.43]``; the mean alone where they coincide.
+
+    A mean within the resolution floor is "≤ floor", since no difference below it is claimed; an
+    exact 0 stays 0.
+    """
     if cell is None:
         return "none completed"
+    if floor is not None and 0.0 < abs(cell["mean"]) <= floor:
+        return f"≤ {number(floor)}"
     if cell["low"] == cell["high"] == cell["mean"]:
         return number(cell["mean"])
     return f"{number(cell['mean'])} [{number(cell['low'])}, {number(cell['high'])}]"
@@ -78,7 +84,8 @@ def print_rows(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def _shown(row: dict[str, Any], metric: str) -> str:
-    text = with_interval(row[metric])
+    floor = row.get("resolution_floor") if metric.startswith("relative") else None
+    text = with_interval(row[metric], floor)
     if row["failures"]:
-        text += f" (completed: {with_interval(row[f'{metric}_completed'])})"
+        text += f" (completed: {with_interval(row[f'{metric}_completed'], floor)})"
     return text

@@ -1,0 +1,113 @@
+"""From what a user calls fixtures to named systems, and groups of them of one shape."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from cojax.envs import EnvParams, num_instances, stack, unstack
+from cojax.inputs import InputError
+
+
+class Subject(NamedTuple):
+    """One system to evaluate on."""
+
+    name: str
+    params: EnvParams
+    floor: float | None  # resolution floor of the certificate, a fraction of V*
+    sha256: str | None  # of the fixture
+
+
+def gather_subjects(params: Any, names: Sequence[str] | None = None) -> list[Subject]:
+    """Name and line up systems from params, stacked batches, fixtures, and lists or dicts of them.
+
+    Raises ValueError for an empty list, something that is no system, or too few names.
+    """
+    if isinstance(params, Mapping):
+        pairs = [(str(name), value) for name, value in params.items()]
+    elif isinstance(params, list | tuple):
+        pairs = [(None, value) for value in params]
+    else:
+        pairs = [(None, params)]
+    subjects = [subject for name, value in pairs for subject in _subjects(name, value)]
+    if not subjects:
+        raise InputError("params: expected at least one system, got an empty list")
+    if names is not None:
+        if len(names) != len(subjects):
+            raise InputError(f"names: expected {len(subjects)} names, got {len(names)}")
+        subjects = [s._replace(name=str(n)) for s, n in zip(subjects, names, strict=True)]
+    labels = [subject.name for subject in subjects]
+    seen: dict[str, int] = {}
+    out = []
+    for subject in subjects:
+        k = seen[subject.name] = seen.get(subject.name, -1) + 1
+        repeated = labels.count(subject.name) > 1
+        out.append(subject._replace(name=f"{subject.name}#{k}") if repeated else subject)
+    return out
+
+
+def _subjects(name: str | None, value: Any) -> list[Subject]:
+    if isinstance(value, str):
+        from cojax.fixtures import load_fixture
+
+        value = load_fixture(value)
+    name = name or getattr(value, "id", None)
+    certificate = getattr(value, "certificate", None)
+    floor, sha256 = getattr(certificate, "resolution_floor", None), getattr(value, "sha256", None)
+    if hasattr(value, "make_params"):
+        value = value.make_params()
+    if not isinstance(value, EnvParams):
+        raise InputError(f"params: expected EnvParams or a fixture, got {type(value).__name__}")
+    batched = num_instances(value) is not None
+    out = []
+    for k, one in enumerate(unstack(value)):
+        label = _describe(one) if name is None else f"{name}[{k}]" if batched else name
+        out.append(Subject(label, one, floor, sha256))
+    return out
+
+
+def _describe(params: EnvParams) -> str:
+    """A name for a system that has none: family, dimension and p."""
+    system = params.system
+    geometry = getattr(system, "geometry", system)
+    p = getattr(system, "p", None)
+    strength = "" if p is None else f"-p{float(p):.2f}"
+    return f"{type(geometry).__name__}-d{system.state_dim}{strength}"
+
+
+def group_by_shape(systems: Sequence[EnvParams]) -> list[list[int]]:
+    """Indices of systems that stack, in groups, in order of first appearance."""
+    groups: dict[Any, list[list[int]]] = {}
+    for index, params in enumerate(systems):
+        candidates = groups.setdefault(_shape_key(params), [])
+        for group in candidates:
+            try:
+                stack([systems[group[0]], params])
+            except InputError:
+                continue
+            group.append(index)
+            break
+        else:
+            candidates.append([index])
+    return sorted((group for found in groups.values() for group in found), key=lambda g: g[0])
+
+
+def _shape_key(params: EnvParams) -> Any:
+    """What must be equal for two systems to stack; differences that stack levels are left out."""
+    system = params.system
+    law = params.initial_state
+    shapes = tuple(np.shape(leaf) for leaf in jax.tree.leaves(law))
+    return (
+        type(system),
+        system.state_dim,
+        system.action_dim,
+        str(system.gamma.dtype),
+        jax.tree.structure(getattr(system, "geometry", None)),
+        jax.tree.structure(law),
+        shapes,
+        params.clip_actions,
+        params.terminal_value,
+    )
