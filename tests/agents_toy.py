@@ -23,17 +23,14 @@ class ToyParams(environment.EnvParams):
     target: float = 0.0
     gain: float = GAIN
     blow_up: float = 0.0
+    limit_is_terminal: float = 0.0
 
 
 class Toy(environment.Environment):
     """x' = ρx + gain (a_1 - target) + σw; cost x² + 0.1 (a_2/4)²; two actions in different boxes.
 
-    ``blow_up`` > 0 makes rewards NaN. ``truncation_is_terminal`` reports time limits wrongly.
+    ``blow_up`` > 0 makes rewards NaN; ``limit_is_terminal`` > 0 reports time limits wrongly.
     """
-
-    def __init__(self, truncation_is_terminal: bool = False):
-        super().__init__()
-        self.truncation_is_terminal = truncation_is_terminal
 
     @property
     def default_params(self):
@@ -41,8 +38,8 @@ class Toy(environment.Environment):
 
     def step(self, key, state, action, params=None):
         obs, state, reward, terminated, truncated, info = super().step(key, state, action, params)
-        if self.truncation_is_terminal:
-            terminated, truncated = terminated | truncated, jnp.zeros_like(truncated)
+        faulty = params.limit_is_terminal > 0
+        terminated, truncated = terminated | (truncated & faulty), truncated & ~faulty
         return obs, state, reward, terminated, truncated, info
 
     def step_env(self, key, state, action, params):
