@@ -20,6 +20,7 @@ _NAMES = {
     "stack": "cojax.envs",
     "load_fixture": "cojax.fixtures",
     "validate": "cojax.fixtures",
+    "generate": "cojax.fixtures",
     "rebuild": "cojax.quadratic",
     "evaluate": "cojax.evaluation",
     "train": "cojax.agents",
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from cojax.envs import registered as registered
     from cojax.envs import stack as stack
     from cojax.evaluation import evaluate as evaluate
+    from cojax.fixtures import generate as generate
     from cojax.fixtures import load_fixture as load_fixture
     from cojax.fixtures import validate as validate
     from cojax.quadratic import rebuild as rebuild

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from flax import struct
 
 from cojax import cli, precision
 from cojax.fixtures import (
@@ -25,6 +26,7 @@ from cojax.fixtures import (
 )
 from cojax.fixtures.validator import compare, validate_many
 from cojax.inputs import InputError
+from cojax.quadratic import QuadraticGaussian
 
 ARM = "arm-n2-p0.80-s7"
 VEHICLE = "nvdex-k1-easy"
@@ -171,74 +173,61 @@ def test_a_stored_figure_that_differs_is_found():
 # --- errors in the system itself -----------------------------------------------------------------
 
 
-def figures(system, fixture) -> pointwise.AtStates:
-    """The pointwise checks of a system put in the place of a fixture's own."""
-    ((_, batch),) = batches.batches([fixture])
-    drawn = samples.draw(batch)
-    params = jax.tree.map(lambda leaf: leaf[0], batch.double).replace(system=system)
-    delta = samples.normals((drawn.test.shape[1], fixture.action_dim), 0)
-    with precision.x64():
-        found = jax.jit(pointwise.at_states)(params, drawn.test[0], drawn.reference[0], delta)
-        return jax.device_get(found)
+@struct.dataclass
+class Wrong(QuadraticGaussian):
+    """A system that is wrong by a factor in each of its parts."""
+
+    errors: dict = dataclasses.field(default_factory=dict)
+
+    def optimum(self, s):
+        found = super().optimum(s)
+        return type(found)(*(x * (1.0 + self.errors[k]) for k, x in found._asdict().items()))
+
+    def excess_cost(self, s, delta):
+        return super().excess_cost(s, delta) * (1.0 + self.errors["advantage"])
+
+    def expected_value(self, s, z):
+        return super().expected_value(s, z) + self.errors["moments"]
+
+
+PARTS = ("drift", "action", "next_mean", "advantage", "moments")
 
 
 @pytest.fixture(scope="module")
-def wrong_systems():
-    """Systems that are wrong by one part in a million, in one place each."""
+def figures():
+    """The pointwise checks of a shipped system with an error put into one part."""
     fixture = load_fixture(ARM)
-    with precision.x64():
-        system = fixture.system(np.float64)
+    ((_, batch),) = batches.batches([fixture])
+    drawn = samples.draw(batch)
+    single = jax.tree.map(lambda leaf: leaf[0], batch.double)
+    delta = samples.normals((drawn.test.shape[1], fixture.action_dim), 0)
+    compiled = jax.jit(pointwise.at_states)
 
-    class Wrong(type(system)):
-        part = ""
+    def of(part: str, error: float) -> pointwise.AtStates:
+        errors = {name: np.float64(error * (name == part)) for name in PARTS}
+        leaves = {f.name: getattr(single.system, f.name) for f in dataclasses.fields(single.system)}
+        params = single.replace(system=Wrong(**leaves, errors=errors))
+        with precision.x64():
+            return jax.device_get(compiled(params, drawn.test[0], drawn.reference[0], delta))
 
-        def optimum(self, s):
-            found = super().optimum(s)
-            if self.part in found._fields:
-                found = found._replace(**{self.part: getattr(found, self.part) * (1.0 + 1e-6)})
-            return found
-
-        def excess_cost(self, s, delta):
-            return super().excess_cost(s, delta) * (1.0 + 1e-6 * (self.part == "advantage"))
-
-        def expected_value(self, s, z):
-            extra = 1e-6 * (self.part == "noise")
-            return super().expected_value(s, z) + extra
-
-    def make(part):
-        kind = type("Wrong", (Wrong,), {"part": part})
-        jax.tree_util.register_pytree_node(
-            kind,
-            lambda x: ([getattr(x, f.name) for f in fields], x.parameterization),
-            lambda form, leaves: kind(
-                **dict(zip(names, leaves, strict=True)), parameterization=form
-            ),
-        )
-        return kind(**{f.name: getattr(system, f.name) for f in dataclasses.fields(system)})
-
-    fields = [f for f in dataclasses.fields(system) if f.name != "parameterization"]
-    names = [f.name for f in fields]
-    return fixture, make
+    return of
 
 
 @pytest.mark.parametrize(
-    ("part", "figure", "tolerance"),
+    ("part", "error", "figure", "tolerance"),
     [
-        ("drift", "residual", 1e-9),
-        ("drift", "shortcut", 1e-9),
-        ("action", "stationarity", 1e-8),
-        ("next_mean", "shortcut", 1e-9),
-        ("advantage", "advantage", 1e-9),
-        ("noise", "residual", 1e-9),
-        ("noise", "noise", 5.0),
+        ("drift", 1e-6, "residual", 1e-9),
+        ("drift", 1e-6, "shortcut", 1e-9),
+        ("action", 1e-6, "stationarity", 1e-8),
+        ("next_mean", 1e-6, "shortcut", 1e-9),
+        ("advantage", 1e-6, "advantage", 1e-9),
+        ("moments", 1e-6, "residual", 1e-9),
+        ("moments", 1e-3, "noise", 5.0),
     ],
 )
-def test_an_error_of_a_millionth_is_detected(wrong_systems, part, figure, tolerance):
-    fixture, make = wrong_systems
-    clean = figures(make("none"), fixture)
-    wrong = figures(make(part), fixture)
-    assert getattr(clean, figure) < tolerance / 2.0
-    assert getattr(wrong, figure) > tolerance
+def test_a_small_error_is_detected(figures, part, error, figure, tolerance):
+    assert getattr(figures(part, 0.0), figure) < tolerance / 2.0
+    assert getattr(figures(part, error), figure) > tolerance
 
 
 def test_descent_finds_a_better_value_than_a_wrong_one():
@@ -311,11 +300,12 @@ def test_beta_is_the_largest_multiple_of_P_below_Q():
 
 
 def test_a_batch_gives_what_each_fixture_gives_alone():
-    names = [ARM, VEHICLE, ARM, "nvdex-k1-hard"]
-    together = validate_many([load_fixture(name) for name in names], size=2)
-    alone = validate(VEHICLE)
-    assert [c.passed for c in together] == [True] * 4
-    for name, check in together[1].checks.items():
-        assert check.verdict == alone.checks[name].verdict
-        if check.value and abs(check.value) > 1e-6:
-            assert check.value == pytest.approx(alone.checks[name].value, rel=1e-2)
+    fixture = load_fixture(ARM)
+    others = [fixture, fixture.with_changes(p=0.5), fixture.with_changes(R=4.0)]
+    together, alone = validate_many(others, size=2), [validate(f) for f in others]
+    for many, one in zip(together, alone, strict=True):
+        assert many.passed
+        for name, check in many.checks.items():
+            assert check.verdict == one.checks[name].verdict
+            if check.value and abs(check.value) > 1e-6:
+                assert check.value == pytest.approx(one.checks[name].value, rel=1e-2)

@@ -1,9 +1,11 @@
-"""list, show, oracle, validate: commands about fixtures."""
+"""list, show, oracle, validate, generate: commands about fixtures."""
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -83,6 +85,85 @@ def validate_command(fixtures: tuple[str, ...], as_json: bool) -> None:
         raise SystemExit(1)
 
 
+@click.command("generate")
+@click.argument("family")
+@click.option("--num", "-n", type=click.IntRange(0), default=10, show_default=True)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option("--out", "-o", required=True, help="Folder to write into.")
+@click.option(
+    "--range",
+    "range_options",
+    multiple=True,
+    metavar="NAME=RANGE",
+    help="A knob or matrix: p=0.4:1.0, n=2,4,8, R=log:0.1:10, gamma=0.98. Repeatable.",
+)
+@click.option("--ranges", "ranges_file", help="YAML file of distributions.")
+@click.option("--parameterization", type=click.Choice(["metric", "sqrt"]))
+@click.option("--nonlinearity", type=float, help="Factor of all rotation gains.")
+@click.option("--id", "prefix", help="Prefix of the ids.")
+@click.option("--max-attempts", type=click.IntRange(1), default=50, show_default=True)
+@click.option("--resume", is_flag=True, help="Go on with a folder that holds a part of the set.")
+def generate_command(
+    family: str,
+    num: int,
+    seed: int,
+    out: str,
+    range_options: tuple[str, ...],
+    ranges_file: str | None,
+    parameterization: str | None,
+    nonlinearity: float | None,
+    prefix: str | None,
+    max_attempts: int,
+    resume: bool,
+) -> None:
+    """Generate validated fixtures of a family: ConverseArm, NVDEx, …"""
+    from cojax.fixtures import dataset, distributions
+    from cojax.inputs import InputError
+
+    ranges = {} if ranges_file is None else dataset.read_ranges(ranges_file)
+    ranges |= dict(distributions.parse(text) for text in range_options)
+    direct = {"parameterization": parameterization, "nonlinearity": nonlinearity}
+    ranges |= {name: value for name, value in direct.items() if value is not None}
+    try:
+        with _progress(f"generate {family}") as advance:
+            outcome = dataset.generate_folder(
+                out,
+                family,
+                num,
+                seed,
+                ranges=ranges,
+                id=prefix,
+                max_attempts=max_attempts,
+                resume=resume,
+                progress=advance,
+            )
+    except OSError as error:
+        if error.strerror is None or isinstance(error, FileNotFoundError):
+            raise
+        message = f"{error.filename or out}: {error.strerror}; finished fixtures are whole"
+        raise InputError(message) from None
+    made, kept = len(outcome.fixtures), num - len(outcome.fixtures)
+    already = f", {kept} were there already" if kept else ""
+    click.echo(f"{out}: {made} fixtures generated in {outcome.attempts} attempts{already}")
+    for reason, count in outcome.rejected.most_common():
+        click.echo(f"  rejected by {reason}: {count}")
+
+
+@contextmanager
+def _progress(title: str) -> Iterator[Callable[[int, int], None]]:
+    """Progress as a bar on a terminal, as plain lines elsewhere, both on standard error."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda done, total: click.echo(f"{title}: {done} of {total}", err=True)
+        return
+    with Progress(console=console) as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
 def _row(fixture: Any) -> dict[str, Any]:
     return {
         "id": fixture.id,
@@ -120,4 +201,10 @@ def _print_table(table: list[list[str]]) -> None:
         click.echo(line.rstrip())
 
 
-COMMANDS: list[click.Command] = [list_command, show_command, oracle_command, validate_command]
+COMMANDS: list[click.Command] = [
+    list_command,
+    show_command,
+    oracle_command,
+    validate_command,
+    generate_command,
+]

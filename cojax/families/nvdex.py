@@ -53,6 +53,7 @@ class NVDEx(quadratic.Geometry):
 
     family: ClassVar[str] = "NVDEx"
     dimensions: ClassVar[tuple[str, ...]] = ("K", "r_v", "r_omega")
+    gains: ClassVar[tuple[str, ...]] = ("alpha", "alpha_xy")  # of the rotations
     constant_input: ClassVar[bool] = True
     one_row_each: ClassVar[bool] = True
 
