@@ -27,6 +27,7 @@ import click
 @click.option("--trials", type=int, default=256, show_default=True, help="Paired trials.")
 @click.option("--root", type=int, default=0, show_default=True, help="Seed of the streams.")
 @click.option("--steps", type=int, default=None, help="Steps of a trial [default: the horizon].")
+@click.option("--out", default=None, metavar="DIR", help="Also write a results folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print rows as JSON, and nothing else.")
 def evaluate(
     fixtures: tuple[str, ...],
@@ -34,6 +35,7 @@ def evaluate(
     trials: int,
     root: int,
     steps: int | None,
+    out: str | None,
     as_json: bool,
 ) -> None:
     """Measure how far policies are from the optimum, on the same starts and the same noise.
@@ -42,17 +44,69 @@ def evaluate(
     mean of the trials it completed is beside it under <metric>_completed.
     """
     from cojax.evaluation import evaluate as run
-    from cojax.evaluation import tables
+    from cojax.evaluation import provenance, tables
     from cojax.evaluation.checkpoints import policy_from_text
     from cojax.fixtures import load_fixture
 
+    if out is not None:
+        provenance.refuse_existing(out)
+
     loaded = [load_fixture(name) for name in fixtures]
     chosen = [policy_from_text(text) for text in policies]
-    rows = run(chosen, loaded, trials, root, num_steps=steps).rows()
+    result = run(chosen, loaded, trials, root, num_steps=steps)
+    rows = result.rows()
+    if out is not None:
+        settings = {"fixtures": fixtures, "policies": policies, "trials": trials, "steps": steps}
+        provenance.save(result, out, settings)
     if as_json:
         click.echo(tables.to_json(rows))
     else:
         tables.print_rows(rows)
 
 
-COMMANDS: list[click.Command] = [evaluate]
+@click.command()
+@click.argument("first", metavar="A")
+@click.argument("second", metavar="B")
+@click.option("--metric", default="suboptimality", show_default=True, help="What is compared.")
+@click.option("--policy", "policies", multiple=True, metavar="NAME", help="Only these policies.")
+@click.option("--json", "as_json", is_flag=True, help="Print rows as JSON, and nothing else.")
+def compare(first: str, second: str, metric: str, policies: tuple[str, ...], as_json: bool) -> None:
+    """Compare two results folders, trial by trial.
+
+    Refuses, with status 1, folders whose streams, fixtures, horizons or precision differ.
+    """
+    from cojax.evaluation import provenance, tables
+
+    a, b = provenance.load(first), provenance.load(second)
+    reasons = provenance.obstacles(a, b)
+    if reasons:
+        click.echo(f"cojax: {first} and {second} cannot be compared:", err=True)
+        for reason in reasons:
+            click.echo(f"  {reason}", err=True)
+        raise SystemExit(1)
+    rows = provenance.compare(a, b, metric, policies)
+    if as_json:
+        click.echo(tables.to_json(rows))
+    else:
+        tables.print_comparison(rows, first, second)
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print findings as JSON, and nothing else.")
+def doctor(as_json: bool) -> None:
+    """Check that this machine measures what it should, with canaries of known gap and order.
+
+    Takes up to two minutes; status 1 where a check does not hold.
+    """
+    from cojax.evaluation import doctor, tables
+
+    findings = doctor.examine()
+    if as_json:
+        click.echo(tables.to_json([finding._asdict() for finding in findings]))
+    else:
+        tables.print_findings(findings, doctor.machine())
+    if not all(finding.passed for finding in findings):
+        raise SystemExit(1)
+
+
+COMMANDS: list[click.Command] = [evaluate, compare, doctor]

@@ -82,7 +82,7 @@ class Evaluation:
         """
         out = []
         for f, fixture in enumerate(self.fixtures):
-            for (policy, setting), members in self._populations().items():
+            for (policy, setting), members in self.populations().items():
                 row: dict[str, Any] = {"fixture": fixture, "policy": policy}
                 if setting is not None:
                     row["hyperparameters"] = setting
@@ -111,7 +111,7 @@ class Evaluation:
             columns[name] = values.reshape(-1)
         return pd.DataFrame(columns)
 
-    def _populations(self) -> dict[tuple[str, int | None], list[int]]:
+    def populations(self) -> dict[tuple[str, int | None], list[int]]:
         """Members that make one row: the seeds of one policy and setting."""
         groups: dict[tuple[str, int | None], list[int]] = {}
         for index, member in enumerate(self.members):

@@ -89,3 +89,63 @@ def _shown(row: dict[str, Any], metric: str) -> str:
     if row["failures"]:
         text += f" (completed: {with_interval(row[f'{metric}_completed'], floor)})"
     return text
+
+
+def verdict(row: dict[str, Any], level: float = 0.05) -> str:
+    """What a comparison says: first or second better, no difference, or within the floor."""
+    difference = row["difference"]["mean"]
+    if abs(difference) <= row["floor"]:
+        return "≤ floor"
+    if not row["p_corrected"] <= level or math.isnan(difference):
+        return "no difference"
+    return "first better" if difference < 0 else "second better"
+
+
+def print_comparison(rows: Sequence[dict[str, Any]], first: str, second: str) -> None:
+    """Print paired differences to standard output."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"{rows[0]['metric']}: {first} - {second}, paired, 95% intervals")
+    for title in ("fixture", "policy", "difference", "p (Holm)", "correlation", "verdict"):
+        table.add_column(title, overflow="fold")
+    for row in rows:
+        same = row["first"] == row["second"]
+        policy = row["first"] if same else f"{row['first']} - {row['second']}"
+        correlation = row.get("pairing_correlation")
+        if abs(row["difference"]["mean"]) <= row["floor"]:
+            shown = f"≤ {number(row['floor'])}"
+        else:
+            shown = with_interval(row["difference"])
+        if any(row["failures"]):
+            shown = "failures: {} and {}".format(*row["failures"])
+        table.add_row(
+            row["fixture"],
+            policy,
+            shown,
+            number(row["p_corrected"]),
+            "" if correlation is None else number(correlation),
+            row["verdict"],
+        )
+    Console().print(table)
+
+
+def print_findings(findings: Sequence[Any], machine: dict[str, str]) -> None:
+    """Print what the doctor found, and a verdict."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=", ".join(f"{name} {value}" for name, value in machine.items()))
+    for title in ("check", "found", "expected", ""):
+        table.add_column(title, overflow="fold")
+    for finding in findings:
+        table.add_row(*finding[:3], "ok" if finding.passed else "FAILED")
+    console = Console()
+    console.print(table)
+    failed = [finding.check for finding in findings if not finding.passed]
+    console.print(
+        f"Not sound: {', '.join(failed)}. Do not trust gaps measured here."
+        if failed
+        else "Sound: gaps measured on this machine are what they say.",
+        soft_wrap=True,
+    )

@@ -1,0 +1,256 @@
+"""Results folders: what was run, on what, and whether two of them can be compared.
+
+A folder holds ``trials.parquet`` (one line a trial), ``rows.json`` and ``provenance.json``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import numpy as np
+
+import cojax
+from cojax import inputs, streams
+from cojax.evaluation import tables
+from cojax.evaluation.aggregate import compare_pair, holm
+from cojax.evaluation.result import WORST, Evaluation
+from cojax.inputs import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SCHEMA = "cojax.results/1"
+_DECIDING = ("stream_fingerprint", "prng", "root", "precision")
+
+
+def provenance(
+    evaluations: Evaluation | Sequence[Evaluation], configuration: Any = None
+) -> dict[str, Any]:
+    """All that decides, or may explain, the figures of evaluations on one root; JSON data."""
+    if isinstance(evaluations, Evaluation):
+        evaluations = [evaluations]
+    fixtures = {
+        name: {
+            "sha256": e.hashes[f] if e.hashes else None,
+            "horizon": int(e.horizons[f]),
+            "resolution_floor": e.floors[f] if e.floors else None,
+        }
+        for e in evaluations
+        for f, name in enumerate(e.fixtures)
+    }
+    return {
+        "schema": SCHEMA,
+        "fixtures": fixtures,
+        "root": evaluations[0].root,
+        "num_trials": evaluations[0].num_trials,
+        "precision": evaluations[0].dtype,
+        "stream_fingerprint": streams.fingerprint(),
+        "prng": streams.IMPLEMENTATION,
+        "backend": jax.default_backend(),
+        "device": jax.devices()[0].device_kind,
+        "platform": platform.platform(),
+        "versions": {
+            "cojax": cojax.__version__,
+            "python": platform.python_version(),
+            "jax": jax.__version__,
+            "numpy": np.__version__,
+        },
+        "git": git_revision(),
+        "configuration": configuration,
+    }
+
+
+def git_revision() -> str | None:
+    """The commit the package was imported from, with "+" where files differ; None outside git."""
+    root = Path(cojax.__file__).parent
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(
+            ["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=10
+        )
+        done.check_returncode()
+        return done.stdout.strip()
+
+    try:
+        tracked = git("ls-files", "--error-unmatch", "__init__.py")
+        changed = git("status", "--porcelain", "--untracked-files=no", str(root))
+        return git("rev-parse", "HEAD") + ("+" if changed else "") if tracked else None
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def write_provenance(folder: Path, evaluations: Any, configuration: Any = None) -> None:
+    """Write ``provenance.json`` into a results folder that is being made."""
+    content = provenance(evaluations, configuration)
+    (folder / "provenance.json").write_text(json.dumps(content, indent=2) + "\n")
+
+
+def save(evaluation: Evaluation, folder: str | Path, configuration: Any = None) -> None:
+    """Write a results folder; it appears whole or not at all.
+
+    Raises ValueError, one line, where the folder exists.
+    """
+    folder = refuse_existing(folder)
+    parent = folder.absolute().parent
+    parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(dir=parent, prefix=f".{folder.name}."))
+    try:
+        evaluation.frame().to_parquet(temporary / "trials.parquet", index=False)
+        (temporary / "rows.json").write_text(tables.to_json(evaluation.rows()) + "\n")
+        write_provenance(temporary, evaluation, configuration)
+        temporary.chmod(0o755)
+        os.rename(temporary, folder)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def refuse_existing(folder: str | Path) -> Path:
+    """The path of a folder to be written; raises ValueError where something is there already."""
+    folder = Path(folder)
+    if folder.exists():
+        raise InputError(f"{folder}: exists already; name another folder")
+    return folder
+
+
+# --- reading and comparing -----------------------------------------------------------------------
+
+
+class Results(NamedTuple):
+    """A results folder."""
+
+    folder: Path
+    provenance: dict[str, Any]
+    trials: pd.DataFrame
+
+    def scores(self, fixture: str, policy: str, metric: str) -> np.ndarray:
+        """Scores of one policy on one fixture, (seeds, trials), less is better."""
+        frame = self.trials
+        chosen = (frame["fixture"] == fixture) & (frame["policy"] == policy)
+        num_trials = len(np.unique(np.asarray(frame.loc[chosen, "trial"])))
+        sign = 1.0 if WORST[metric] > 0 else -1.0
+        return sign * np.asarray(frame.loc[chosen, metric], np.float64).reshape(-1, num_trials)
+
+    def policies(self, fixture: str) -> list[str]:
+        """Policies evaluated on a fixture, in order."""
+        return list(dict.fromkeys(self.trials.loc[self.trials["fixture"] == fixture, "policy"]))
+
+
+def load(folder: str | Path) -> Results:
+    """Read a results folder.
+
+    Raises ValueError, one line, for a folder that is not one, of another version, or damaged.
+    """
+    import pandas as pd
+    import pyarrow
+
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no such results folder")
+    for name in ("provenance.json", "trials.parquet"):
+        if not (folder / name).is_file():
+            raise InputError(f"{folder}: expected a results folder, {name} is missing")
+    try:
+        content = json.loads((folder / "provenance.json").read_text())
+        schema = content.get("schema")
+    except (ValueError, AttributeError) as error:
+        raise InputError(f"{folder / 'provenance.json'}: expected JSON, {error}") from error
+    if schema != SCHEMA:
+        raise InputError(
+            f"{folder / 'provenance.json'}: schema: expected {SCHEMA}, got {schema}; "
+            "it was written by another version"
+        )
+    missing = [name for name in ("fixtures", "num_trials", *_DECIDING) if name not in content]
+    if missing:
+        raise InputError(f"{folder / 'provenance.json'}: {missing[0]} is missing")
+    try:
+        trials = pd.read_parquet(folder / "trials.parquet")
+    except (OSError, ValueError, pyarrow.ArrowException) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"{folder / 'trials.parquet'}: damaged: {reason}") from error
+    needed = {"fixture", "policy", "trial", "optimal_value", *WORST}
+    if not needed <= set(trials.columns):
+        raise InputError(
+            f"{folder / 'trials.parquet'}: column {min(needed - set(trials.columns))} is missing"
+        )
+    if "hyperparameters" in trials:
+        setting = trials["hyperparameters"]
+        named = trials["policy"] + " (" + setting.astype(str) + ")"
+        trials["policy"] = trials["policy"].where(setting.isna(), named)
+    return Results(folder, content, trials)
+
+
+def obstacles(a: Results, b: Results) -> list[str]:
+    """Why two folders cannot be compared, one line each; empty where they can."""
+    found = []
+    for name in _DECIDING:
+        if a.provenance[name] != b.provenance[name]:
+            found.append(
+                f"{name.replace('_', ' ')}: {a.provenance[name]} and {b.provenance[name]}; "
+                "the trials are not the same"
+            )
+    common = [f for f in a.provenance["fixtures"] if f in b.provenance["fixtures"]]
+    if not common:
+        found.append("fixtures: none in common")
+    for fixture in common:
+        ours, theirs = (r.provenance["fixtures"][fixture] for r in (a, b))
+        if ours["sha256"] != theirs["sha256"]:
+            found.append(f"fixture {fixture}: its content differs (sha256)")
+        if ours["horizon"] != theirs["horizon"]:
+            found.append(f"fixture {fixture}: {ours['horizon']} and {theirs['horizon']} steps")
+    return found
+
+
+def compare(
+    a: Results, b: Results, metric: str = "suboptimality", policies: Sequence[str] = ()
+) -> list[dict[str, Any]]:
+    """Paired differences a - b by fixture and policy, on the trials they share, Holm-corrected.
+
+    Policies of one name are compared; where there are none, every policy of ``a`` with every
+    one of ``b``. ``policies`` restricts to some names. Raises ValueError where the folders
+    cannot be compared, or no policy is left.
+    """
+    inputs.one_of("metric", metric, WORST)
+    reasons = obstacles(a, b)
+    if reasons:
+        raise InputError(f"{a.folder} and {b.folder}: {'; '.join(reasons)}")
+    rows = []
+    for fixture, about in a.provenance["fixtures"].items():
+        if fixture not in b.provenance["fixtures"]:
+            continue
+        ours, theirs = a.policies(fixture), b.policies(fixture)
+        pairs = [(p, p) for p in ours if p in theirs] or [(p, q) for p in ours for q in theirs]
+        for p, q in pairs:
+            if policies and p not in policies and q not in policies:
+                continue
+            x, y = a.scores(fixture, p, metric), b.scores(fixture, q, metric)
+            shared = min(x.shape[1], y.shape[1])
+            row: dict[str, Any] = {"fixture": fixture, "first": p, "second": q, "metric": metric}
+            row["num_trials"] = shared
+            row.update(compare_pair(x[:, :shared], y[:, :shared]))
+            row["floor"] = _floor(a, fixture, about, metric)
+            rows.append(row)
+    if not rows:
+        raise InputError("policies: none left to compare")
+    for row, p in zip(rows, holm([row["p"] for row in rows]), strict=True):
+        row["p_corrected"] = p
+        row["verdict"] = tables.verdict(row)
+    return rows
+
+
+def _floor(a: Results, fixture: str, about: dict[str, Any], metric: str) -> float:
+    """The resolution floor in the units of a metric."""
+    floor = about.get("resolution_floor") or 0.0
+    if metric.startswith("relative") or metric == "paper_optgap":
+        return floor
+    values = a.trials.loc[a.trials["fixture"] == fixture, "optimal_value"]
+    return floor * float(values.mean())

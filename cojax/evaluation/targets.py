@@ -1,0 +1,54 @@
+"""Fixed targets: how many environment steps a learner needs to come within a gap of V*.
+
+As in COCO (Hansen et al., 2021): for each run and each target of a ladder of relative gaps, the
+number of steps at which the gap was first at or below it. Because the optimum is known, targets
+are absolute.
+
+    aRT(target) = steps spent by all runs until the target, or their whole budget / runs that met it
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cojax.inputs import InputError
+
+LADDER = tuple(10.0 ** (1.0 - 0.25 * k) for k in range(17))  # 10 … 10⁻³, four a decade
+
+
+def steps_to_targets(steps: Any, gaps: Any, targets: Any = LADDER) -> np.ndarray:
+    """Steps at which each run first met each target, (runs, targets); inf where it never did.
+
+    Args:
+        steps: (C,) environment steps at the evaluations of a learning curve, increasing.
+        gaps: (runs, C) relative gaps then; NaN and inf meet no target.
+        targets: relative gaps.
+
+    Raises ValueError where shapes do not fit or steps do not increase.
+    """
+    steps, targets = np.asarray(steps, np.float64), np.atleast_1d(targets)
+    gaps = np.atleast_2d(np.asarray(gaps, np.float64))
+    if steps.ndim != 1 or gaps.shape[1:] != steps.shape or not steps.size:
+        raise InputError(f"gaps: expected shape (runs, {steps.size}), got {gaps.shape}")
+    if (np.diff(steps) <= 0).any():
+        raise InputError("steps: expected increasing numbers of environment steps")
+    met = gaps[:, None, :] <= targets[None, :, None]
+    return np.where(met.any(axis=-1), steps[np.argmax(met, axis=-1)], np.inf)
+
+
+def average_runtime(hits: np.ndarray, budget: float) -> np.ndarray:
+    """aRT for each target from steps (runs, targets); inf where no run met it.
+
+    A run that failed spends its whole budget, in environment steps.
+    """
+    spent = np.minimum(hits, budget).sum(axis=0)
+    met = np.isfinite(hits).sum(axis=0)
+    with np.errstate(divide="ignore"):
+        return np.where(met > 0, spent / np.maximum(met, 1), np.inf)
+
+
+def ecdf(hits: np.ndarray, at: Any) -> np.ndarray:
+    """Share of (run, target) pairs that were met within each number of steps in ``at``."""
+    return np.array([np.mean(hits <= t) for t in np.atleast_1d(at)])
