@@ -12,6 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from cojax.inputs import InputError
+
 INF = float("inf")
 
 
@@ -145,14 +147,14 @@ def hyperparameters(cls: type, given: Any, overrides: Mapping[str, Any] | None =
     if isinstance(given, cls):
         given = {f.name: getattr(given, f.name) for f in dataclasses.fields(given)}
     if given is not None and not isinstance(given, Mapping):
-        raise ValueError(
+        raise InputError(
             f"hyperparameters: expected a mapping or {cls.__name__}, got {type(given).__name__}"
         )
     values = dict(given or {}) | dict(overrides or {})
     fields = {f.name: f for f in dataclasses.fields(cls)}
     for name, value in values.items():
         if name not in fields:
-            raise ValueError(
+            raise InputError(
                 f"{cls.__name__}: unknown hyperparameter {name!r}; {nearest(name, list(fields))}"
             )
         values[name] = _checked(cls.__name__, fields[name], value)
@@ -167,20 +169,20 @@ def _checked(owner: str, field: dataclasses.Field, value: Any) -> Any:
         if value is None and field.default is None:
             return None
         if value is None or isinstance(value, bool | str) or np.ndim(value) != 0:
-            raise ValueError(f"{where}: expected one number, got {value!r}")
+            raise InputError(f"{where}: expected one number, got {value!r}")
         if not low <= float(value) <= high:
-            raise ValueError(f"{where}: expected a number in [{low:g}, {high:g}], got {value!r}")
+            raise InputError(f"{where}: expected a number in [{low:g}, {high:g}], got {value!r}")
         return value
     if isinstance(field.default, tuple):
         if not isinstance(value, Sequence) or not all(isinstance(v, int) and v > 0 for v in value):
-            raise ValueError(f"{where}: expected positive integers, got {value!r}")
+            raise InputError(f"{where}: expected positive integers, got {value!r}")
         return tuple(value)
     if type(value) is not type(field.default):
-        raise ValueError(
+        raise InputError(
             f"{where} decides shapes: expected one {type(field.default).__name__}, got {value!r}"
         )
     if isinstance(value, int) and value < low:
-        raise ValueError(f"{where}: expected at least {low:g}, got {value!r}")
+        raise InputError(f"{where}: expected at least {low:g}, got {value!r}")
     return value
 
 
@@ -193,15 +195,15 @@ def stack_hyperparameters(cls: type, given: Sequence[Any], overrides: Mapping[st
     """Stack several settings: every leaf gets a leading axis; static values must agree."""
     settings = [hyperparameters(cls, g, overrides) for g in given]
     if not settings:
-        raise ValueError("hyperparameters: the list is empty")
+        raise InputError("hyperparameters: the list is empty")
     for f in dataclasses.fields(cls):
         values = [getattr(s, f.name) for s in settings]
         if not f.metadata["pytree_node"] and any(v != values[0] for v in values):
-            raise ValueError(
+            raise InputError(
                 f"{cls.__name__}.{f.name} decides shapes and cannot vary in one run: {values}"
             )
         if f.default is None and len({v is None for v in values}) > 1:
-            raise ValueError(f"{cls.__name__}.{f.name}: give it in every setting or in none")
+            raise InputError(f"{cls.__name__}.{f.name}: give it in every setting or in none")
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *settings)
 
 

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from cojax.agents.policies import ActorPolicy
+from cojax.inputs import InputError
 from cojax.policy import Policy
 
 FORMAT = "cojax.policy/1"
@@ -31,7 +32,7 @@ def save_policy(path: str | os.PathLike, policy: Policy) -> None:
     """Write a policy, or a whole population of them, to ``path``; whole or not at all."""
     kind = type(policy.apply).__name__
     if kind not in POLICIES:
-        raise ValueError(f"{path}: cannot save a policy of kind {kind}; can: {', '.join(POLICIES)}")
+        raise InputError(f"{path}: cannot save a policy of kind {kind}; can: {', '.join(POLICIES)}")
     header = {
         "format": FORMAT,
         "name": policy.name,
@@ -58,9 +59,9 @@ def load_policy(path: str | os.PathLike) -> Policy:
             arrays = {name: archive[name] for name in archive.files}
         header = json.loads(str(arrays.pop(HEADER)))
     except (OSError, ValueError, KeyError) as error:
-        raise ValueError(f"{path}: expected a policy saved by cojax: {error}") from None
+        raise InputError(f"{path}: expected a policy saved by cojax: {error}") from None
     if header.get("format") != FORMAT or header.get("kind") not in POLICIES:
-        raise ValueError(f"{path}: format: expected {FORMAT}, got {header.get('format')!r}")
+        raise InputError(f"{path}: format: expected {FORMAT}, got {header.get('format')!r}")
     fields: dict[str, Any] = {
         k: tuple(v) if isinstance(v, list) else v for k, v in header["apply"].items()
     }
@@ -153,10 +154,10 @@ def restore(
     try:
         saved = json.loads((folder / "run.json").read_text())
     except (OSError, ValueError) as error:
-        raise ValueError(f"{folder}: expected a checkpoint of cojax: {error}") from None
+        raise InputError(f"{folder}: expected a checkpoint of cojax: {error}") from None
     for name, ours in identity.items():
         if saved.get(name) != ours:
-            raise ValueError(
+            raise InputError(
                 f"{folder}: checkpoint of another run: {name}: expected {ours}, "
                 f"got {saved.get(name)}"
             )

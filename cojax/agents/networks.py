@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from cojax.inputs import InputError
+
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "tanh": jnp.tanh,
     "relu": nn.relu,
@@ -21,7 +23,7 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 def activation(name: str) -> Callable[[jax.Array], jax.Array]:
     """Return the activation called ``name``; ValueError for an unknown one."""
     if name not in ACTIVATIONS:
-        raise ValueError(f"activation: unknown {name!r}; choose from {', '.join(ACTIVATIONS)}")
+        raise InputError(f"activation: unknown {name!r}; choose from {', '.join(ACTIVATIONS)}")
     return ACTIVATIONS[name]
 
 

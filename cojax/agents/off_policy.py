@@ -23,6 +23,7 @@ from cojax.agents.normalization import Moments, RewardScale
 from cojax.agents.optimization import descend, global_norm, optimizer, polyak
 from cojax.agents.policies import ActorPolicy, actor_params
 from cojax.agents.replay import Sample
+from cojax.inputs import InputError
 
 
 class Networks(NamedTuple):
@@ -372,7 +373,7 @@ def check(h: Any) -> None:
     """Raise ValueError for settings that do not fit together."""
     activation(h.activation)
     if h.buffer_size < block(h):
-        raise ValueError(
+        raise InputError(
             f"buffer_size: expected at least num_envs × num_steps = {block(h)}, got {h.buffer_size}"
         )
 

@@ -21,6 +21,7 @@ from cojax.agents.networks import MLP, activation, forward, scale_head
 from cojax.agents.normalization import Moments, RewardScale, TargetScale
 from cojax.agents.optimization import descend, global_norm, optimizer
 from cojax.agents.policies import ActorPolicy, actor_params
+from cojax.inputs import InputError
 
 
 class OnPolicyState(struct.PyTreeNode):
@@ -319,7 +320,7 @@ def check(h: Any) -> None:
     """Raise ValueError unless the minibatches divide the rollout and the activation exists."""
     size = h.num_envs * h.num_steps
     if size % h.num_minibatches:
-        raise ValueError(
+        raise InputError(
             f"num_minibatches: {h.num_minibatches} does not divide num_envs × num_steps = {size}"
         )
     activation(h.activation)

@@ -13,6 +13,7 @@ import numpy as np
 
 from cojax.agents import algorithm as algorithms
 from cojax.agents.algorithm import Algorithm, Clock
+from cojax.inputs import InputError
 from cojax.policy import Policy
 
 AXES = ("fixture", "hyperparameters", "seed")
@@ -55,11 +56,11 @@ class Population:
     ) -> Population:
         """Check the arguments of ``train`` and label their axes."""
         if batching not in ("auto", "vmap", "loop"):
-            raise ValueError(f"batching: expected auto, vmap or loop, got {batching!r}")
+            raise InputError(f"batching: expected auto, vmap or loop, got {batching!r}")
         if not jnp.issubdtype(jnp.asarray(key).dtype, jax.dtypes.prng_key) or key.ndim:
-            raise ValueError("key: expected one typed key, jax.random.key(seed)")
+            raise InputError("key: expected one typed key, jax.random.key(seed)")
         if num_seeds is not None and num_seeds < 1:
-            raise ValueError(f"num_seeds: expected at least 1 or None, got {num_seeds}")
+            raise InputError(f"num_seeds: expected at least 1 or None, got {num_seeds}")
         sizes = {}
         env_params = algorithms.strong(params)
         if jnp.ndim(env_params.max_steps_in_episode) == 1:
@@ -108,12 +109,12 @@ def check_spaces(spec: Algorithm, env: Any, env_params: Any, batched: bool) -> N
         ("observation", env.observation_space(one)),
     ):
         if not (hasattr(space, "low") and hasattr(space, "high") and len(space.shape) == 1):
-            raise ValueError(
+            raise InputError(
                 f"{env.name}: expected a one-dimensional Box as {kind} space, got {space!r}"
             )
     space = env.action_space(one)
     if spec.bounded and not np.all(np.isfinite(space.low) & np.isfinite(space.high)):
-        raise ValueError(f"{env.name}: {spec.name} needs finite action bounds, got {space!r}")
+        raise InputError(f"{env.name}: {spec.name} needs finite action bounds, got {space!r}")
 
 
 def over_axes(function: Callable, axes: tuple[str, ...], in_axes: Callable, out_axes: Any):

@@ -17,6 +17,7 @@ from cojax.agents import a2c, checkpoint, ddpg, ppo, sac, td3
 from cojax.agents import algorithm as algorithms
 from cojax.agents.algorithm import Algorithm
 from cojax.agents.population import Population, advance, each, extract, gather, initialize
+from cojax.inputs import InputError
 from cojax.policy import Policy
 
 ALGORITHMS: dict[str, Algorithm] = {
@@ -110,7 +111,7 @@ def train(
             checkpoint of another run.
     """
     if total_timesteps < 1:
-        raise ValueError(f"total_timesteps: expected at least 1, got {total_timesteps}")
+        raise InputError(f"total_timesteps: expected at least 1, got {total_timesteps}")
     if env is None:
         from cojax.envs import ConverseEnv
 
@@ -132,7 +133,7 @@ def lookup(name: str) -> Algorithm:
     """Return the algorithm called ``name``; ValueError offering the nearest name."""
     if name not in ALGORITHMS:
         hint = algorithms.nearest(str(name), list(ALGORITHMS))
-        raise ValueError(f"unknown algorithm {name!r}; {hint}")
+        raise InputError(f"unknown algorithm {name!r}; {hint}")
     return ALGORITHMS[name]
 
 
