@@ -82,9 +82,14 @@ def noise_key(episode: jax.Array, step: int | jax.Array) -> jax.Array:
     return jax.random.fold_in(noise_root(episode), step)
 
 
+def policy_root(episode: jax.Array) -> jax.Array:
+    """The key from which all keys of a policy descend in an episode; fold in the step."""
+    return jax.random.fold_in(episode, 2)
+
+
 def policy_key(episode: jax.Array, step: int | jax.Array) -> jax.Array:
     """The key a stochastic policy is given at a step of an episode; independent of the noise."""
-    return jax.random.fold_in(jax.random.fold_in(episode, 2), step)
+    return jax.random.fold_in(policy_root(episode), step)
 
 
 def fingerprint() -> str:
