@@ -40,8 +40,10 @@ def finished(tmp_path_factory):
 def test_the_folder_holds_everything(finished):
     folder, result = finished
     out = folder / "out"
-    names = {"config.yaml", "rows.parquet", "trials.parquet", "curves.parquet", "figure.png"}
-    assert names | {"policies"} <= {entry.name for entry in out.iterdir()}
+    names = {"config.yaml", "provenance.json", "policies", "figure.png", "rows.json"}
+    assert names | {f"{n}.parquet" for n in ("rows", "trials", "curves")} == {
+        entry.name for entry in out.iterdir()
+    }
     assert [entry.name for entry in folder.iterdir() if entry.name.startswith(".")] == []
     rows = pd.read_parquet(out / "rows.parquet")
     assert len(rows) == 2 * 3
@@ -52,7 +54,8 @@ def test_the_folder_holds_everything(finished):
         assert row["suboptimality"]["low"] <= row["suboptimality"]["high"]
     oracle = rows[rows["policy"] == "oracle"]
     assert (oracle["suboptimality_mean"] == 0.0).all()
-    assert (rows[rows["policy"] == "zero"]["suboptimality_low"] > 0.0).all()
+    assert (rows[rows["policy"] == "zero"]["suboptimality_mean"] > 0.0).all()
+    assert (rows["suboptimality_low"] >= 0.0).all()  # an interval of what cannot be negative
     trials = pd.read_parquet(out / "trials.parquet")
     assert len(trials) == 2 * (2 + 2) * 8
     curves = pd.read_parquet(out / "curves.parquet")

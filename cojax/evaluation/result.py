@@ -27,6 +27,7 @@ WORST = {
     "time_to_target": np.inf,
 }
 METRICS = tuple(WORST)
+NEVER_NEGATIVE = {"suboptimality", "relative_suboptimality", "action_distance", "time_to_target"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,7 +153,9 @@ def _intervals(names: Any, values: np.ndarray, options: dict[str, Any]) -> dict[
         interval = interval_over_seeds(values, **options)
     else:
         interval = interval_of_mean(values[:, 0], **options)
-    return {
-        name: {"mean": float(m), "low": float(low), "high": float(high)}
-        for name, m, low, high in zip(names, *interval, strict=True)
-    }
+    cells = {}
+    for name, mean, low, high in zip(names, *interval, strict=True):
+        if name.removesuffix("_completed") in NEVER_NEGATIVE:
+            low = max(low, 0.0)  # studentised ends know no bounds; the quantity has one
+        cells[name] = {"mean": float(mean), "low": float(low), "high": float(high)}
+    return cells

@@ -22,10 +22,17 @@ class _Strict(BaseModel):
 
 
 class Algorithm(_Strict):
-    """A learner and the hyperparameters that differ from its defaults."""
+    """A learner and the hyperparameters that differ from its defaults, on all fixtures or on those
+    of one family.
+    """
 
     name: str
     hyperparameters: dict[str, Any] = {}
+    families: dict[str, dict[str, Any]] = {}
+
+    def on(self, family: str) -> dict[str, Any]:
+        """The hyperparameters on fixtures of a family."""
+        return {**self.hyperparameters, **self.families.get(family, {})}
 
 
 class Evaluation(_Strict):

@@ -11,18 +11,19 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from cojax import inputs
 from cojax.agents import save_policy, train
 from cojax.agents.training import Run, check
 from cojax.envs import stack
-from cojax.evaluation import evaluate
+from cojax.evaluation import Evaluation, evaluate, provenance, tables
 from cojax.evaluation.checkpoints import policy_from_text
 from cojax.evaluation.during_training import RelativeGap
 from cojax.evaluation.evaluator import group_by_shape
 from cojax.evaluation.result import METRICS
 from cojax.experiments.config import Algorithm, Experiment
 from cojax.experiments.progress import stage
+from cojax.families import FAMILIES
 from cojax.fixtures import Fixture, load_fixture, text
-from cojax.inputs import InputError
 from cojax.report.figures import gap_figure
 
 if TYPE_CHECKING:
@@ -52,22 +53,22 @@ def run_experiment(experiment: Experiment, folder: str | Path) -> Outcome:
     """Train every algorithm on every fixture, evaluate all on common streams, write ``folder``.
 
     Fixtures of one shape are trained by one compiled program. The folder holds ``config.yaml``,
-    ``rows.parquet``, ``trials.parquet``, ``curves.parquet``, ``policies/*.npz`` and
-    ``figure.png``; it appears whole or not at all.
+    ``rows.parquet`` and ``rows.json``, ``trials.parquet``, ``curves.parquet``, ``provenance.json``,
+    ``policies/*.npz`` and ``figure.png``; it appears whole or not at all.
 
     Raises InputError, one line, where the folder exists or something named in the experiment
     does not.
     """
-    folder = Path(folder)
-    if folder.exists():
-        raise InputError(f"{folder}: exists already; name another folder with --out")
+    folder = provenance.refuse_existing(folder)
     for algorithm in experiment.algorithms:
+        for family in (inputs.one_of("families", f, FAMILIES) for f in algorithm.families):
+            check(algorithm.name, algorithm.on(family))
         check(algorithm.name, algorithm.hyperparameters)
     policies = [policy_from_text(name) for name in experiment.evaluation.policies]
     fixtures = [load_fixture(name) for name in experiment.fixtures]
     groups = group_by_shape([fixture.params for fixture in fixtures])
     rows: dict[str, list[dict[str, Any]]] = {}
-    trials, curves, runs = [], [], {}
+    evaluations, curves, runs = [], [], {}
     for number, indices in enumerate(groups):
         members = [fixtures[i] for i in indices]
         trained = []
@@ -83,18 +84,18 @@ def run_experiment(experiment: Experiment, folder: str | Path) -> Outcome:
             )
             for row in result.rows():
                 rows.setdefault(row["fixture"], []).append(row)
-            trials.append(result.frame())
+            evaluations.append(result)
             report(1.0, f"{result.num_trials} paired trials")
     import pandas as pd
 
     outcome = Outcome(
         rows=[row for fixture in fixtures for row in rows[fixture.id]],
-        trials=pd.concat(trials, ignore_index=True),
+        trials=pd.concat([e.frame() for e in evaluations], ignore_index=True),
         curves=pd.concat(curves, ignore_index=True),
         runs=runs,
         folder=folder,
     )
-    _write(experiment, outcome)
+    _write(experiment, outcome, evaluations)
     return outcome
 
 
@@ -112,7 +113,7 @@ def _train(experiment: Experiment, algorithm: Algorithm, fixtures: list[Fixture]
             algorithm.name,
             stack([fixture.params for fixture in fixtures]),
             jax.random.key(experiment.seed, impl="threefry2x32"),
-            hyperparameters=algorithm.hyperparameters,
+            hyperparameters=algorithm.on(fixtures[0].family),
             num_seeds=experiment.num_seeds,
             total_timesteps=experiment.total_timesteps,
             progress=progress,
@@ -143,7 +144,7 @@ def _curve_frame(run: Run, name: str, fixtures: list[Fixture]) -> pd.DataFrame:
     )
 
 
-def _write(experiment: Experiment, outcome: Outcome) -> None:
+def _write(experiment: Experiment, outcome: Outcome, evaluations: list[Evaluation]) -> None:
     """Everything into a temporary folder beside the target, which is then renamed."""
     parent = outcome.folder.absolute().parent
     parent.mkdir(parents=True, exist_ok=True)
@@ -154,6 +155,8 @@ def _write(experiment: Experiment, outcome: Outcome) -> None:
         flat_rows(outcome.rows).to_parquet(temporary / "rows.parquet", index=False)
         outcome.trials.to_parquet(temporary / "trials.parquet", index=False)
         outcome.curves.to_parquet(temporary / "curves.parquet", index=False)
+        (temporary / "rows.json").write_text(tables.to_json(outcome.rows) + "\n")
+        provenance.write_provenance(temporary, evaluations, content)
         (temporary / "policies").mkdir()
         for name, run in outcome.runs.items():
             save_policy(temporary / "policies" / f"{name}.npz", run.policy)
