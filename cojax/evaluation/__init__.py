@@ -1,5 +1,14 @@
 """Evaluation: exact gaps on paired streams, with honest intervals."""
 
+from cojax.evaluation.aggregate import (
+    aggregate,
+    estimator_efficiency,
+    pairwise,
+    performance_profile,
+    probability_of_improvement,
+    scores,
+    tolerance_interval,
+)
 from cojax.evaluation.evaluator import evaluate
 from cojax.evaluation.references import (
     Reference,
@@ -9,15 +18,26 @@ from cojax.evaluation.references import (
     parse_policy,
 )
 from cojax.evaluation.result import METRICS, Evaluation, Member
+from cojax.evaluation.targets import average_runtime, ecdf, steps_to_targets
 
 __all__ = [
     "METRICS",
     "Evaluation",
     "Member",
     "Reference",
+    "aggregate",
+    "average_runtime",
     "detuned_oracle",
     "dithered_oracle",
+    "ecdf",
+    "estimator_efficiency",
     "evaluate",
     "lqr_gain",
+    "pairwise",
     "parse_policy",
+    "performance_profile",
+    "probability_of_improvement",
+    "scores",
+    "steps_to_targets",
+    "tolerance_interval",
 ]
