@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from cojax.evaluation import aggregate as agg
+from cojax.evaluation import aggregates as agg
 from cojax.evaluation import targets
 from cojax.evaluation.result import WORST, Evaluation, Member
 

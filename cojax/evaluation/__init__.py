@@ -1,6 +1,6 @@
 """Evaluation: exact gaps on paired streams, with honest intervals."""
 
-from cojax.evaluation.aggregate import (
+from cojax.evaluation.aggregates import (
     aggregate,
     estimator_efficiency,
     pairwise,

@@ -21,7 +21,7 @@ import numpy as np
 import cojax
 from cojax import inputs, streams
 from cojax.evaluation import tables
-from cojax.evaluation.aggregate import compare_pair, holm
+from cojax.evaluation.aggregates import compare_pair, holm
 from cojax.evaluation.result import WORST, Evaluation
 from cojax.inputs import InputError
 
