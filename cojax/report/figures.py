@@ -44,6 +44,7 @@ def gap_figure(rows: list[dict[str, Any]], curves: pd.DataFrame, path: str | Pat
     for axis in axes[len(names) :]:
         axis.set_visible(False)
     axes[0].set_ylabel("gap to the optimum, in units of V*")
+    axes[0].legend(frameon=False, loc="center right", bbox_to_anchor=(1.0, 0.72))
     figure.savefig(path, dpi=160)
 
 
@@ -54,7 +55,7 @@ def _draw_learner(
     steps = table.index.to_numpy()
     values = np.maximum(table.to_numpy(), FLOOR)
     axis.plot(steps, values, color=colour, linewidth=0.7, alpha=0.45)
-    axis.plot(steps, np.median(values, axis=1), color=colour, linewidth=2.0, label=name)
+    axis.plot(steps, np.median(values, axis=1), color=colour, linewidth=2.0, label=name.upper())
     cell = row["relative_suboptimality"]
     if np.isfinite(cell["mean"]):
         mean, low, high = (max(cell[k], FLOOR) for k in ("mean", "low", "high"))
@@ -67,15 +68,6 @@ def _draw_learner(
             markersize=4,
             capsize=3,
         )
-    axis.annotate(
-        name.upper(),
-        (steps[len(steps) // 2], np.median(values[len(steps) // 2])),
-        xytext=(0, 9),
-        textcoords="offset points",
-        color=colour,
-        fontsize=9,
-        fontweight="bold",
-    )
 
 
 def _draw_references(axis: Any, rows: list[dict[str, Any]], algorithms: list[str]) -> None:
