@@ -13,7 +13,7 @@ from cojax.evaluation import lqr_gain, parse_policy, tables
 from cojax.evaluation.references import linearisation
 from cojax.families import ConverseArm
 
-FIXTURE = "nvdex-k1-easy"
+FIXTURE = "arm-n4-p0.80-s7"
 
 
 def invoke(*arguments):

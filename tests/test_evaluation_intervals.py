@@ -63,9 +63,10 @@ def test_seeds_are_resampled_with_the_trials():
     x = of_seeds[0] + 0.01 * of_trials[0]
     across, within = interval_over_seeds(x), interval_of_mean(x.mean(axis=0))
     assert across.high - across.low > 50 * (within.high - within.low)
-    shared = 0.01 * of_seeds[0] + of_trials[0]
-    wide = interval_over_seeds(shared)
-    assert wide.high - wide.low > 0.4  # trials are shared: 12 seeds do not make them 480
+    for num_seeds in (4, 12):  # trials are shared: 12 seeds do not make them 480
+        shared = 0.01 * of_seeds[0, :num_seeds] + of_trials[0]
+        wide, alone = interval_over_seeds(shared), interval_of_mean(of_trials[0, 0])
+        assert (wide.high - wide.low) / (alone.high - alone.low) == pytest.approx(1.0, abs=0.1)
     assert np.ptp(interval_over_seeds(np.ones((3, 5)))) == 0.0
 
 
