@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 SHOWN = {
     "relative_suboptimality": "gap / V*",
@@ -51,9 +54,16 @@ def with_interval(cell: dict[str, float] | None, floor: float | None = None) -> 
     return f"{number(cell['mean'])} [{number(cell['low'])}, {number(cell['high'])}]"
 
 
+def _console() -> Console:
+    """A terminal as wide as it is; a log or a pipe wide enough for a table."""
+    from rich.console import Console
+
+    console = Console()
+    return console if console.is_terminal else Console(width=120)
+
+
 def print_rows(rows: Sequence[dict[str, Any]]) -> None:
     """Print a table to standard output."""
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(title=f"{rows[0]['num_trials']} paired trials, 95% bootstrap intervals")
@@ -68,7 +78,7 @@ def print_rows(rows: Sequence[dict[str, Any]]) -> None:
             policy += f" ({row['hyperparameters']})"
         cells = [_shown(row, metric) for metric in SHOWN]
         table.add_row(row["fixture"], policy, *cells, str(row["failures"]))
-    console = Console()
+    console = _console()
     console.print(table)
     console.print(
         "gap: Σ γᵏ A*(s, a), exact. Paper Regret compares stage rewards at the policy's own "
@@ -103,7 +113,6 @@ def verdict(row: dict[str, Any], level: float = 0.05) -> str:
 
 def print_comparison(rows: Sequence[dict[str, Any]], first: str, second: str) -> None:
     """Print paired differences to standard output."""
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(title=f"{rows[0]['metric']}: {first} - {second}, paired, 95% intervals")
@@ -127,12 +136,11 @@ def print_comparison(rows: Sequence[dict[str, Any]], first: str, second: str) ->
             "" if correlation is None else number(correlation),
             row["verdict"],
         )
-    Console().print(table)
+    _console().print(table)
 
 
 def print_findings(findings: Sequence[Any], machine: dict[str, str]) -> None:
     """Print what the doctor found, and a verdict."""
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(title=", ".join(f"{name} {value}" for name, value in machine.items()))
@@ -140,7 +148,7 @@ def print_findings(findings: Sequence[Any], machine: dict[str, str]) -> None:
         table.add_column(title, overflow="fold")
     for finding in findings:
         table.add_row(*finding[:3], "ok" if finding.passed else "FAILED")
-    console = Console()
+    console = _console()
     console.print(table)
     failed = [finding.check for finding in findings if not finding.passed]
     console.print(
