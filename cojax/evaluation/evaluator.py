@@ -11,7 +11,6 @@ Source: paper, Section VII, and the performance-difference identity (Kakade and 
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,12 +18,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cojax import inputs, precision, streams
+from cojax import inputs, streams
 from cojax.envs import EnvParams, stack
 from cojax.evaluation.members import Players, gather
 from cojax.evaluation.result import WORST, Evaluation
 from cojax.evaluation.rollout import ALIVE, DIVERGED, NONFINITE, TERMS, run, trial_keys
-from cojax.evaluation.subjects import gather_subjects, group_by_shape
+from cojax.evaluation.subjects import gather_subjects, group_by_shape, scope
 from cojax.inputs import InputError
 
 OPTGAP_EPSILON = 1e-8
@@ -83,27 +82,27 @@ def evaluate(
     systems = [subject.params for subject in subjects]
     players = gather(policies, len(systems))
     key = streams.root_key(root)
-    parts = []
+    parts, dtypes = [], set()
     for indices in group_by_shape(systems):
-        batch = stack([systems[i] for i in indices])
-        with _scope(batch):
+        with scope(systems[indices[0]]):
+            batch = stack([systems[i] for i in indices])
             starts = _initial_states(initial_states, batch, num_trials)
             raw, horizons = _run_group(
                 players, indices, batch, num_trials, key, num_steps, starts, target, chunk
             )
+        dtypes.add(str(batch.system.gamma.dtype))
         parts.append((indices, _trials(raw, players.oracle, len(players.members)), horizons))
     trials = {
         name: _by_fixture([(i, t[name]) for i, t, _ in parts], len(systems)) for name in parts[0][1]
     }
     horizons = _by_fixture([(i, h) for i, _, h in parts], len(systems))
-    dtypes = sorted({str(s.system.gamma.dtype) for s in systems})
     return Evaluation(
         fixtures=tuple(subject.name for subject in subjects),
         members=players.members,
         trials=trials,
         horizons=horizons.astype(int),
         root=int(root),
-        dtype=", ".join(dtypes),
+        dtype=", ".join(sorted(dtypes)),
         floors=tuple(subject.floor for subject in subjects),
         hashes=tuple(subject.sha256 for subject in subjects),
     )
@@ -192,13 +191,6 @@ def _by_fixture(parts: list[tuple[list[int], np.ndarray]], num: int) -> np.ndarr
     for indices, values in parts:
         out[indices] = values
     return out
-
-
-def _scope(params: EnvParams) -> contextlib.AbstractContextManager[None]:
-    """Double precision where the systems are in double precision."""
-    if params.system.gamma.dtype == np.float64:
-        return precision.x64()
-    return contextlib.nullcontext()
 
 
 def _initial_states(states: Any, params: EnvParams, num_trials: int) -> jax.Array | None:

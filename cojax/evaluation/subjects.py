@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from cojax import precision
 from cojax.envs import EnvParams, num_instances, stack, unstack
 from cojax.inputs import InputError
 
@@ -63,7 +65,9 @@ def _subjects(name: str | None, value: Any) -> list[Subject]:
         raise InputError(f"params: expected EnvParams or a fixture, got {type(value).__name__}")
     batched = num_instances(value) is not None
     out = []
-    for k, one in enumerate(unstack(value)):
+    with scope(value):
+        singles = unstack(value)
+    for k, one in enumerate(singles):
         label = _describe(one) if name is None else f"{name}[{k}]" if batched else name
         out.append(Subject(label, one, floor, sha256))
     return out
@@ -78,6 +82,13 @@ def _describe(params: EnvParams) -> str:
     return f"{type(geometry).__name__}-d{system.state_dim}{strength}"
 
 
+def scope(params: EnvParams) -> contextlib.AbstractContextManager[None]:
+    """Double precision where the systems are in double precision."""
+    if params.system.gamma.dtype == np.float64:
+        return precision.x64()
+    return contextlib.nullcontext()
+
+
 def group_by_shape(systems: Sequence[EnvParams]) -> list[list[int]]:
     """Indices of systems that stack, in groups, in order of first appearance."""
     groups: dict[Any, list[list[int]]] = {}
@@ -85,7 +96,8 @@ def group_by_shape(systems: Sequence[EnvParams]) -> list[list[int]]:
         candidates = groups.setdefault(_shape_key(params), [])
         for group in candidates:
             try:
-                stack([systems[group[0]], params])
+                with scope(params):
+                    stack([systems[group[0]], params])
             except InputError:
                 continue
             group.append(index)
