@@ -36,10 +36,14 @@ def test_python_snippets_in_order(capsys):
 
 
 @pytest.mark.parametrize("command", [c for c in COMMANDS if not c.startswith("cojax run")])
-def test_commands(command):
+def test_commands(command, tmp_path):
     arguments = shlex.split(command)[1:]
     out = subprocess.run(
-        [sys.executable, "-m", "cojax", *arguments], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "cojax", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
     )
     assert out.returncode == 0, out.stderr
     assert out.stdout.strip()
