@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -60,6 +61,11 @@ def quadratic_form(A: jax.Array, x: jax.Array) -> jax.Array:
 
 
 # --- on the host, in float64 ---------------------------------------------------------------------
+
+
+def to_device(x: Any, dtype: Any) -> jax.Array:
+    """A host array on the device, rounded to a dtype on the host, which is faster."""
+    return jnp.asarray(np.asarray(x, dtype))
 
 
 def to_full(A: np.ndarray) -> np.ndarray:
@@ -241,22 +247,22 @@ def inverse_root(
     if constant_D is not None:
         same = A.ndim == constant_D.ndim
         M = A + constant_D if same else to_full(A) + to_full(constant_D)
-        return ConstantRoot(matrix=jnp.asarray(inverse_sqrt_spd(M), dtype))
+        return ConstantRoot(matrix=to_device(inverse_sqrt_spd(M), dtype))
     eps = float(np.finfo(dtype).eps)
     if hi / lo <= MAX_CHEBYSHEV_CONDITION:
         hi = max(hi, lo * (1.0 + 1e-3))  # an interval of no length has no affine map
         c = chebyshev_coefficients(lo, hi, 0.25 * eps)
         identity = np.ones(A.shape) if A.ndim == 1 else np.eye(A.shape[0])
         return ChebyshevRoot(
-            coefficients=jnp.asarray(c, dtype),
-            twice_t_A=jnp.asarray(2.0 * (2.0 * A - (hi + lo) * identity) / (hi - lo), dtype),
-            twice_t_D=jnp.asarray(4.0 / (hi - lo), dtype),
+            coefficients=to_device(c, dtype),
+            twice_t_A=to_device(2.0 * (2.0 * A - (hi + lo) * identity) / (hi - lo), dtype),
+            twice_t_D=to_device(4.0 / (hi - lo), dtype),
         )
     linear_phase = 0.5 * math.log(hi / lo) / math.log(1.5)
     quadratic_phase = math.log2(-math.log2(eps)) + 2
     return NewtonSchulzRoot(
-        A=jnp.asarray(A, dtype),
-        hi=jnp.asarray(hi, dtype),
+        A=to_device(A, dtype),
+        hi=to_device(hi, dtype),
         iterations=math.ceil(linear_phase + quadratic_phase),
     )
 

@@ -90,8 +90,10 @@ def gaussian(Sigma: np.ndarray, order: tuple[int, ...], dtype: np.dtype) -> Nois
         noisy = [i for i, row in enumerate(order) if Sigma[row] > 0.0]
         rows = order[: noisy[-1] + 1] if noisy else ()
         return DiagonalGaussian(
-            sigma=jnp.asarray(np.sqrt(Sigma[list(rows)]), dtype), rows=tuple(rows), dim=len(order)
+            sigma=linalg.to_device(np.sqrt(Sigma[list(rows)]), dtype),
+            rows=tuple(rows),
+            dim=len(order),
         )
     eigenvalues, V = np.linalg.eigh(Sigma)
     keep = eigenvalues > Sigma.shape[0] * np.finfo(np.float64).eps * max(eigenvalues[-1], 0.0)
-    return Gaussian(L=jnp.asarray(V[:, keep] * np.sqrt(eigenvalues[keep]), dtype))
+    return Gaussian(L=linalg.to_device(V[:, keep] * np.sqrt(eigenvalues[keep]), dtype))

@@ -36,6 +36,11 @@ class Geometry(abc.ABC):
     the leaves that :func:`rebuild` may change.
     """
 
+    family: ClassVar[str]
+    dimensions: ClassVar[tuple[str, ...]]  # the static fields: they determine shapes
+    gains: ClassVar[tuple[str, ...]] = ()  # the leaves that scale the rotations
+    horizon: ClassVar[int] = 512  # steps of an episode, unless stated
+    action_limit: ClassVar[float | None] = 2.0  # the box of the actions, unless stated
     constant_input: ClassVar[bool]  # g does not depend on s
     one_row_each: ClassVar[bool]  # each action drives one row of its own: g R⁻¹ gᵀ is diagonal
 
@@ -166,6 +171,14 @@ class QuadraticGaussian(System):
         return self.noise.sample(key, s)
 
 
+def build_family(
+    geometry: Geometry, *, P: Any, Q: Any, share: float, **rest: Any
+) -> QuadraticGaussian:
+    """:func:`build` with Q = share · P where Q is not given."""
+    P = inputs.symmetric("P", np.asarray(P), geometry.state_dim)
+    return build(geometry, P=P, Q=share * P if Q is None else np.asarray(Q), **rest)
+
+
 _BASE = ("P", "Q", "R", "gamma", "p")
 _GUARDED = frozenset(field.name for field in dataclasses.fields(QuadraticGaussian))
 
@@ -231,7 +244,7 @@ def build(
     offset = gamma / (1.0 - gamma) * np.sum(linalg.to_full(P) * linalg.to_full(Sigma))
 
     def cast(x):
-        return jnp.asarray(x, dtype)
+        return linalg.to_device(x, dtype)
 
     return QuadraticGaussian(
         geometry=jax.tree.map(cast, geometry),

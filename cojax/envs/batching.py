@@ -8,8 +8,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 
-from cojax import linalg
+from cojax import linalg, precision
 from cojax.envs.environment import EnvParams
 from cojax.inputs import InputError
 from cojax.noise import DiagonalGaussian, Gaussian
@@ -46,7 +48,15 @@ def stack(params: Sequence[EnvParams]) -> EnvParams:
                     f"stack: {jax.tree_util.keystr(path).lstrip('.')} has shape {jnp.shape(b)} in "
                     f"number {index} and {jnp.shape(a)} in number 0; stack those of one shape"
                 )
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *params)
+    return jax.tree.map(_stack, *params)
+
+
+def _stack(*leaves: Any) -> jax.Array:
+    """Stack on the host, which for a thousand small arrays is many times faster."""
+    if any(isinstance(leaf, Tracer) for leaf in leaves):
+        return jnp.stack(leaves)
+    with precision.x64():  # where a float64 leaf stays one
+        return jnp.asarray(np.stack([np.asarray(leaf) for leaf in leaves]))
 
 
 def unstack(batch: EnvParams) -> list[EnvParams]:

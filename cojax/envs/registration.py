@@ -19,7 +19,6 @@ from cojax.families import FAMILIES
 from cojax.initial import InitialLaw
 from cojax.system import System
 
-HORIZONS = {"ConverseArm": 512, "NVDEx": 700}  # the paper's
 ENV_IDS = {f"{family}-v0": family for family in FAMILIES}
 ENV_OPTIONS = (
     "initial_state",
@@ -59,7 +58,7 @@ def env_params(
     inputs.one_of("terminal_value", terminal_value, TERMINAL_VALUES)
     rms = largest = 1.0
     if action_limit is None or divergence_radius is None:
-        rms, largest = _scales(_padded(system), initial_state)
+        rms, largest = jax.device_get(_scales(_padded(system), initial_state))
     if action_limit is None:
         limit = np.full(system.action_dim, 4.0 * max(float(largest), 1e-6))
     else:
@@ -70,11 +69,11 @@ def env_params(
         divergence_radius = 1e4 * float(rms)
     divergence_radius = inputs.number("divergence_radius", divergence_radius, 0.0, low_open=True)
     return EnvParams(
-        max_steps_in_episode=jnp.asarray(horizon, jnp.int32),
+        max_steps_in_episode=jnp.asarray(np.int32(horizon)),
         system=system,
         initial_state=initial_state,
-        action_limit=jnp.asarray(limit, dtype),
-        divergence_radius=jnp.asarray(divergence_radius, dtype),
+        action_limit=jnp.asarray(np.asarray(limit, dtype)),
+        divergence_radius=jnp.asarray(np.asarray(divergence_radius, dtype)),
         clip_actions=action_limit is not None,
         terminal_value=terminal_value,  # pyright: ignore[reportArgumentType]
     )
@@ -88,7 +87,7 @@ def _padded(system: System) -> System:
     length = root.coefficients.shape[0]
     missing = max(16, 1 << (length - 1).bit_length()) - length
     root = root.replace(  # pyright: ignore
-        coefficients=jnp.pad(root.coefficients, (0, missing))
+        coefficients=np.pad(np.asarray(root.coefficients), (0, missing))
     )
     return dataclasses.replace(system, inverse_root=root)  # pyright: ignore
 
@@ -137,7 +136,8 @@ def _make_family(family: str, options: dict[str, Any]) -> EnvParams:
     law = rest.pop("initial_state", None)
     if law is None:
         law = system.geometry.initial_law(system.gamma.dtype)  # pyright: ignore
-    rest.setdefault("max_steps_in_episode", HORIZONS[family])
+    rest.setdefault("max_steps_in_episode", geometry_type.horizon)
+    rest.setdefault("action_limit", geometry_type.action_limit)
     return env_params(system, law, **rest)
 
 

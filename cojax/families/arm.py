@@ -35,6 +35,7 @@ class ConverseArm(quadratic.Geometry):
     family: ClassVar[str] = "ConverseArm"
     dimensions: ClassVar[tuple[str, ...]] = ("n",)
     gains: ClassVar[tuple[str, ...]] = ("alpha0", "beta0", "g0")  # of the rotations
+    horizon: ClassVar[int] = 512
     constant_input: ClassVar[bool] = False
     one_row_each: ClassVar[bool] = True
 

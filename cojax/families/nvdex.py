@@ -1,8 +1,8 @@
 """NVDEx: nonholonomic vehicles with dynamic extension (paper, Section VI-C).
 
 Each of K modules has s_i = [x, y, φ, v⁽⁰⁾ … v⁽ʳᵛ⁻¹⁾, ω⁽⁰⁾ … ω⁽ʳʷ⁻¹⁾] and two accelerations, which
-enter at the top of the chains: G = τ there, 0 elsewhere. S_ν(s) applies, module by module and in this
-order, G(x, y; φ), G(v⁽⁰⁾, ω⁽⁰⁾; α tanh(κ v⁽⁰⁾ω⁽⁰⁾)), then G(x, v⁽⁰⁾; ·) and G(y, ω⁽⁰⁾; ·) by
+enter at the top of the chains: G = τ there, 0 elsewhere. S_ν(s) applies, module by module and in
+this order, G(x, y; φ), G(v⁽⁰⁾, ω⁽⁰⁾; α tanh(κ v⁽⁰⁾ω⁽⁰⁾)), then G(x, v⁽⁰⁾; ·) and G(y, ω⁽⁰⁾; ·) by
 α_xy tanh(κ φ). The angles are those of s; the rotations act on (P - Q)^{1/2} s.
 """
 
@@ -54,6 +54,7 @@ class NVDEx(quadratic.Geometry):
     family: ClassVar[str] = "NVDEx"
     dimensions: ClassVar[tuple[str, ...]] = ("K", "r_v", "r_omega")
     gains: ClassVar[tuple[str, ...]] = ("alpha", "alpha_xy")  # of the rotations
+    horizon: ClassVar[int] = 700
     constant_input: ClassVar[bool] = True
     one_row_each: ClassVar[bool] = True
 
@@ -195,7 +196,7 @@ class NVDEx(quadratic.Geometry):
         )
 
     def initial_law(self, dtype: Any = None) -> InitialLaw:
-        """The authors' law: ring of radius 0.12 (0.6 + 0.4 U), φ ~ N(0, 0.06²), v and ω N(0, 0.05²)."""
+        """The authors' law: a ring of radius 0.12, φ ~ N(0, 0.06²), v and ω ~ N(0, 0.05²)."""
         return Ring(
             radius=jnp.asarray(0.12, dtype),
             inner=jnp.asarray(0.6, dtype),
