@@ -384,6 +384,16 @@ def test_show_names_what_a_person_asks_for():
     assert json.loads(out)[0]["sha256"] == load_fixture(ARM).sha256
 
 
+def test_show_draws_a_fixture_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "card.png"
+    assert run("show", ARM, "--plot", str(path))[0] == 0
+    assert path.read_bytes().startswith(b"\x89PNG")
+    code, _, error = run("show", ARM, "--plot", str(tmp_path / "card.xyz"))
+    assert code == 2
+    assert "expected a file ending in .png, .pdf or .svg" in error
+    assert [p.name for p in tmp_path.iterdir()] == ["card.png"]
+
+
 @pytest.mark.parametrize("name", [ARM, "nvdex-k2-hard"])
 def test_oracle_prints_the_golden_values(tmp_path, golden, name):
     index = {ARM: 0, "nvdex-k2-hard": 7}[name]

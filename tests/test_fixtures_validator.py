@@ -235,7 +235,8 @@ def test_descent_finds_a_better_value_than_a_wrong_one():
     fixture = load_fixture(VEHICLE)
     ((_, batch),) = batches.batches([fixture])
     drawn = samples.draw(batch)
-    noise = samples.normals((samples.NUM_STARTS, descent.HORIZON, fixture.action_dim), 1)
+    shape = (len(descent.SCALES), samples.NUM_STARTS, descent.HORIZON, fixture.action_dim)
+    noise = samples.normals(shape, 1)
 
     class Claimed:
         """A system whose claimed value at the start is wrong."""

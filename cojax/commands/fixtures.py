@@ -29,7 +29,8 @@ def list_command(as_json: bool) -> None:
 @click.command("show")
 @click.argument("fixture")
 @click.option("--json", "as_json", is_flag=True, help="The content as JSON, and nothing else.")
-def show_command(fixture: str, as_json: bool) -> None:
+@click.option("--plot", "plot_path", metavar="FILE", help="Draw it to a png, pdf or svg file.")
+def show_command(fixture: str, as_json: bool, plot_path: str | None) -> None:
     """Show a fixture: its dimensions, knobs, spectra, difficulty and certificate."""
     from cojax.fixtures import load_fixture
     from cojax.fixtures.card import card
@@ -40,6 +41,13 @@ def show_command(fixture: str, as_json: bool) -> None:
         _print_json([content])
     else:
         click.echo(card(loaded))
+    if plot_path is not None:
+        from cojax.fixtures.plots import plot
+        from cojax.inputs import InputError
+
+        if not plot_path.endswith((".png", ".pdf", ".svg")):
+            raise InputError(f"{plot_path}: expected a file ending in .png, .pdf or .svg")
+        plot(loaded, plot_path)
 
 
 @click.command("oracle")

@@ -1,0 +1,139 @@
+"""Planar manipulator with torque inputs: s = [θ_1 … θ_n, ω_1 … ω_n], constant input map dt on ω.
+
+    S(s) = Π_i G(ω_i, ω_{i+1}; c tanh(θ_{i+1} - θ_i)) · Π_i G(θ_i, ω_i; a tanh(θ_i ω_i) + b sin θ_i)
+
+The joint rotations act first, the couplings from base to tip. With two and with three joints
+these are two of the paper authors' further systems.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from cojax import inputs, quadratic
+from cojax.initial import Fixed, InitialLaw
+from cojax.linalg import rotate, rotate_chain
+
+
+class Setting(NamedTuple):
+    """The authors' values for one number of joints."""
+
+    share: float  # Q = share · P
+    R: float
+    joint_gain: float
+    gravity_gain: float
+    coupling_gain: float
+    start: tuple[float, ...]
+
+
+SETTINGS = {
+    2: Setting(0.5265, 0.0009, 0.35, 0.5, 0.30, (1.2, -0.8)),
+    3: Setting(0.6, 0.0025, 0.3, 0.6, 0.28, (1.0, -0.6, 0.4)),
+}
+
+
+@struct.dataclass
+class Manipulator(quadratic.Geometry):
+    """Geometry of the manipulator. Radians, radians a second, seconds."""
+
+    joint_gain: Any = 0.35
+    gravity_gain: Any = 0.5
+    coupling_gain: Any = 0.30
+    dt: Any = 0.05
+    n: int = struct.field(pytree_node=False, default=2)
+
+    family: ClassVar[str] = "Manipulator"
+    dimensions: ClassVar[tuple[str, ...]] = ("n",)
+    gains: ClassVar[tuple[str, ...]] = ("joint_gain", "gravity_gain", "coupling_gain")
+    horizon: ClassVar[int] = 320
+    action_limit: ClassVar[float | None] = None
+    constant_input: ClassVar[bool] = True
+    one_row_each: ClassVar[bool] = True
+
+    @property
+    def state_dim(self) -> int:
+        """2n."""
+        return 2 * self.n
+
+    @property
+    def action_dim(self) -> int:
+        """n."""
+        return self.n
+
+    def actuate(self, s, a):
+        """g a: dt a on the velocities."""
+        return jnp.concatenate([jnp.zeros_like(a), self.dt * a])
+
+    def actuate_transpose(self, s, v):
+        """gᵀ v."""
+        return self.dt * v[self.n :]
+
+    def rotate(self, s, x, p):
+        """S(s) x in O(n)."""
+        theta, omega = s[: self.n], s[self.n :]
+        joint = self.joint_gain * jnp.tanh(theta * omega) + self.gravity_gain * jnp.sin(theta)
+        x_theta, x_omega = rotate(x[: self.n], x[self.n :], joint)
+        coupling = self.coupling_gain * jnp.tanh(theta[1:] - theta[:-1])
+        return jnp.concatenate([x_theta, rotate_chain(x_omega, coupling)])
+
+    def input_norm(self) -> float:
+        """|g|₂ = dt."""
+        return abs(float(self.dt))
+
+    def noise_order(self) -> tuple[int, ...]:
+        """Velocities, then angles."""
+        return (*range(self.n, 2 * self.n), *range(self.n))
+
+    @classmethod
+    def build(
+        cls,
+        n: int = 2,
+        p: float = 1.0,
+        *,
+        P: Any = None,
+        Q: Any = None,
+        R: Any = None,
+        gamma: float = 0.99,
+        Sigma: Any = None,
+        joint_gain: float | None = None,
+        gravity_gain: float | None = None,
+        coupling_gain: float | None = None,
+        dt: float = 0.05,
+        parameterization: quadratic.Parameterization = "metric",
+        dtype: Any = None,
+    ) -> quadratic.QuadraticGaussian:
+        """Build a manipulator of n joints; what is not given is as the authors have it for n = 2
+        or 3 (for others as for 3): P = diag(1/π², …, 1, …), Σ = diag(0, …, 2e-4, …).
+
+        Arguments are those of :func:`cojax.quadratic.build` and the knobs above. Raises
+        ValueError, one line, for anything unusable.
+        """
+        n = inputs.whole("n", n, 1)
+        own = SETTINGS.get(n, SETTINGS[3])
+        knobs = {
+            "joint_gain": own.joint_gain if joint_gain is None else joint_gain,
+            "gravity_gain": own.gravity_gain if gravity_gain is None else gravity_gain,
+            "coupling_gain": own.coupling_gain if coupling_gain is None else coupling_gain,
+            "dt": dt,
+        }
+        return quadratic.build_family(
+            cls(n=n, **knobs),
+            P=np.repeat([1.0 / np.pi**2, 1.0], n) if P is None else P,
+            Q=Q,
+            share=own.share,
+            R=own.R if R is None else R,
+            gamma=gamma,
+            p=p,
+            Sigma=np.repeat([0.0, 2e-4], n) if Sigma is None else Sigma,
+            parameterization=parameterization,
+            dtype=dtype,
+        )
+
+    def initial_law(self, dtype: Any = None) -> InitialLaw:
+        """At rest, at the authors' angles (for other n, those of 3 joints repeated)."""
+        start = np.resize(SETTINGS.get(self.n, SETTINGS[3]).start, self.n)
+        return Fixed(jnp.asarray(np.concatenate([start, np.zeros(self.n)]), dtype))

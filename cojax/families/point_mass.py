@@ -1,0 +1,103 @@
+"""Point mass in the plane: s = [x, y, v_x, v_y], a the two accelerations, dt on the velocities.
+
+    S(s) = G(v_x, v_y; c tanh(v_x v_y)) · G(y, v_y; b) · G(x, v_x; b) · G(x, y; φ)
+    φ = atan2(v_y, v_x + 1e-6),  b = 0.25 tanh(1.2 (|v_x| + |v_y|))
+
+read from right to left. One of the paper authors' further systems. S has no limit at v = 0.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from cojax import quadratic
+from cojax.initial import Fixed, InitialLaw
+from cojax.linalg import rotate
+
+
+@struct.dataclass
+class PointMass(quadratic.Geometry):
+    """Geometry of the point mass. Metres, seconds."""
+
+    drive_gain: Any = 0.25  # of the coupling of position and velocity
+    turn_gain: Any = 0.20  # of the coupling of the two velocities
+    dt: Any = 0.08
+
+    family: ClassVar[str] = "PointMass"
+    dimensions: ClassVar[tuple[str, ...]] = ()
+    gains: ClassVar[tuple[str, ...]] = ("drive_gain", "turn_gain")
+    horizon: ClassVar[int] = 280
+    action_limit: ClassVar[float | None] = None
+    constant_input: ClassVar[bool] = True
+    one_row_each: ClassVar[bool] = True
+
+    @property
+    def state_dim(self) -> int:
+        """4."""
+        return 4
+
+    @property
+    def action_dim(self) -> int:
+        """2."""
+        return 2
+
+    def actuate(self, s, a):
+        """g a: dt a on the velocities."""
+        return jnp.concatenate([jnp.zeros_like(a), self.dt * a])
+
+    def actuate_transpose(self, s, v):
+        """gᵀ v."""
+        return self.dt * v[2:]
+
+    def rotate(self, s, x, p):
+        """S(s) x."""
+        v = s[2:]
+        x0, x1 = rotate(x[0], x[1], jnp.arctan2(v[1], v[0] + 1e-6))
+        drive = self.drive_gain * jnp.tanh(1.2 * (jnp.abs(v[0]) + jnp.abs(v[1])))
+        x0, x2 = rotate(x0, x[2], drive)
+        x1, x3 = rotate(x1, x[3], drive)
+        x2, x3 = rotate(x2, x3, self.turn_gain * jnp.tanh(v[0] * v[1]))
+        return jnp.stack([x0, x1, x2, x3])
+
+    def input_norm(self) -> float:
+        """|g|₂ = dt."""
+        return abs(float(self.dt))
+
+    def noise_order(self) -> tuple[int, ...]:
+        """Velocities, then positions."""
+        return (2, 3, 0, 1)
+
+    @classmethod
+    def build(
+        cls,
+        p: float = 1.0,
+        *,
+        P: Any = (1 / 16, 1 / 16, 1.0, 1.0),
+        Q: Any = None,
+        R: Any = 0.012,
+        gamma: float = 0.985,
+        Sigma: Any = (1e-4, 1e-4, 4e-4, 4e-4),
+        drive_gain: float = 0.25,
+        turn_gain: float = 0.20,
+        dt: float = 0.08,
+        parameterization: quadratic.Parameterization = "metric",
+        dtype: Any = None,
+    ) -> quadratic.QuadraticGaussian:
+        """Build the point mass; Q is 0.6 P by default, the rest as the authors have it.
+
+        Arguments are those of :func:`cojax.quadratic.build` and the knobs above. Raises
+        ValueError, one line, for anything unusable.
+        """
+        knobs = {"drive_gain": drive_gain, "turn_gain": turn_gain, "dt": dt}
+        return quadratic.build_family(
+            cls(**knobs), P=P, Q=Q, share=0.6, R=R, gamma=gamma, p=p, Sigma=Sigma,
+            parameterization=parameterization, dtype=dtype,
+        )  # fmt: skip
+
+    def initial_law(self, dtype: Any = None) -> InitialLaw:
+        """s_0 = (4, -3, 0, 0)."""
+        return Fixed(jnp.asarray(np.array([4.0, -3.0, 0.0, 0.0]), dtype))

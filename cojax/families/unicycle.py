@@ -1,0 +1,102 @@
+"""Unicycle with accelerations as inputs: s = [x, y, φ, v, ω], a = (dt v̇, dt ω̇)/dt.
+
+    S(s) = G(v, ω; c tanh(1.5 v ω)) · G(y, v; b) · G(x, v; b) · G(x, y; φ),  b = 0.28 tanh(1.2 v)
+
+read from right to left; g = dt on the rows of v and ω. One of the paper authors' further systems.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from cojax import quadratic
+from cojax.initial import Fixed, InitialLaw
+from cojax.linalg import rotate
+from cojax.noise import scatter
+
+
+@struct.dataclass
+class Unicycle(quadratic.Geometry):
+    """Geometry of the unicycle. Metres, radians, seconds."""
+
+    drive_gain: Any = 0.28  # of the coupling of position and speed
+    turn_gain: Any = 0.25  # of the coupling of the two velocities
+    dt: Any = 0.1
+
+    family: ClassVar[str] = "Unicycle"
+    dimensions: ClassVar[tuple[str, ...]] = ()
+    gains: ClassVar[tuple[str, ...]] = ("drive_gain", "turn_gain")
+    horizon: ClassVar[int] = 300
+    action_limit: ClassVar[float | None] = None
+    constant_input: ClassVar[bool] = True
+    one_row_each: ClassVar[bool] = True
+
+    @property
+    def state_dim(self) -> int:
+        """5."""
+        return 5
+
+    @property
+    def action_dim(self) -> int:
+        """2."""
+        return 2
+
+    def actuate(self, s, a):
+        """g a: dt a on v and ω."""
+        return scatter(self.dt * a, (3, 4), 5)
+
+    def actuate_transpose(self, s, v):
+        """gᵀ v."""
+        return self.dt * v[3:]
+
+    def rotate(self, s, x, p):
+        """S(s) x."""
+        drive = self.drive_gain * jnp.tanh(1.2 * s[3])
+        x0, x1 = rotate(x[0], x[1], s[2])
+        x0, x3 = rotate(x0, x[3], drive)
+        x1, x3 = rotate(x1, x3, drive)
+        x3, x4 = rotate(x3, x[4], self.turn_gain * jnp.tanh(1.5 * s[3] * s[4]))
+        return jnp.stack([x0, x1, x[2], x3, x4])
+
+    def input_norm(self) -> float:
+        """|g|₂ = dt."""
+        return abs(float(self.dt))
+
+    def noise_order(self) -> tuple[int, ...]:
+        """Velocities, then pose."""
+        return (3, 4, 0, 1, 2)
+
+    @classmethod
+    def build(
+        cls,
+        p: float = 1.0,
+        *,
+        P: Any = (1 / 9, 1 / 9, 1.0, 1.0, 1.0),
+        Q: Any = None,
+        R: Any = 0.00390625,
+        gamma: float = 0.98,
+        Sigma: Any = (1e-4, 1e-4, 2.5e-5, 4e-4, 4e-4),
+        drive_gain: float = 0.28,
+        turn_gain: float = 0.25,
+        dt: float = 0.1,
+        parameterization: quadratic.Parameterization = "metric",
+        dtype: Any = None,
+    ) -> quadratic.QuadraticGaussian:
+        """Build the unicycle; Q is 0.63 P by default, the rest as the authors have it.
+
+        Arguments are those of :func:`cojax.quadratic.build` and the knobs above. Raises
+        ValueError, one line, for anything unusable.
+        """
+        knobs = {"drive_gain": drive_gain, "turn_gain": turn_gain, "dt": dt}
+        return quadratic.build_family(
+            cls(**knobs), P=P, Q=Q, share=0.63, R=R, gamma=gamma, p=p, Sigma=Sigma,
+            parameterization=parameterization, dtype=dtype,
+        )  # fmt: skip
+
+    def initial_law(self, dtype: Any = None) -> InitialLaw:
+        """s_0 = (3, -2, 0.6, 0, 0)."""
+        return Fixed(jnp.asarray(np.array([3.0, -2.0, 0.6, 0.0, 0.0]), dtype))
