@@ -200,6 +200,15 @@ def test_systems_one_after_another_share_a_compilation():
     assert len(traces) == 1
 
 
+def test_stack_keeps_the_precision_of_its_members():
+    with scope("float64"):
+        params = arm()
+    for batch in (cojax.stack([params, params]), cojax.stack([arm(), arm()])):
+        first = jax.tree.leaves(batch.system)[0]
+        assert {x.dtype for x in jax.tree.leaves(batch.system)} == {first.dtype}
+    assert cojax.stack([params, params]).system.gamma.dtype == "float64"
+
+
 def test_stack_levels_noise_and_unstack():
     every = [cojax.make("NVDEx-v0", preset=p)[1] for p in ("easy", "insane")]
     batch = cojax.stack(every)
