@@ -62,7 +62,7 @@ class Listed(InitialLaw):
 
     def sample(self, key):
         """Draw s_0; shape (d,)."""
-        return self.states[jax.random.randint(key, (), 0, self.states.shape[0])]
+        return self.states[jax.random.randint(key, (), 0, self.states.shape[0], jnp.int32)]
 
 
 @struct.dataclass
