@@ -134,7 +134,7 @@ def test_generated_fixtures_are_certified_and_distinct(five):
         assert fixture.certificate.passed
         assert 0.4 <= fixture.p <= 1.0
         assert fixture.horizon == 32
-    assert len({f.sha256 for f in five}) == 5
+    assert len({f.sha256 for f in five}) == len({f.p for f in five}) == 5
     assert len({f.seeds.noise for f in five}) == 5
     assert validate(five[2]).passed
 

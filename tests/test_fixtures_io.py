@@ -227,6 +227,16 @@ def test_params_follow_the_fixture_and_options_override_it():
     assert env.default_params is made
 
 
+def test_a_list_of_starts_is_drawn_alike_in_both_precisions():
+    states = np.arange(40.0).reshape(10, 4).tolist()
+    fixture = load_fixture(ARM).with_changes(initial_state={"law": "list", "states": states})
+    keys = jax.random.split(jax.random.key(0, impl="threefry2x32"), 32)
+    single = jax.jit(jax.vmap(lambda k: fixture.initial_law(np.float32).sample(k)))(keys)
+    with precision.x64():
+        double = jax.jit(jax.vmap(lambda k: fixture.initial_law(np.float64).sample(k)))(keys)
+    np.testing.assert_array_equal(single, double)
+
+
 @pytest.mark.parametrize("name", [ARM, "nvdex-k1-medium-deep"])
 def test_initial_states_are_the_same_numbers_in_both_precisions(name):
     fixture = load_fixture(name)
