@@ -11,7 +11,8 @@ import platform
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -99,14 +100,24 @@ def save(evaluation: Evaluation, folder: str | Path, configuration: Any = None) 
 
     Raises ValueError, one line, where the folder exists.
     """
+    with whole_folder(folder) as temporary:
+        evaluation.frame().to_parquet(temporary / "trials.parquet", index=False)
+        (temporary / "rows.json").write_text(tables.to_json(evaluation.rows()) + "\n")
+        write_provenance(temporary, evaluation, configuration)
+
+
+@contextmanager
+def whole_folder(folder: str | Path) -> Iterator[Path]:
+    """A temporary folder to fill, beside ``folder``, which it becomes at the end or never.
+
+    Raises ValueError, one line, where the folder exists.
+    """
     folder = refuse_existing(folder)
     parent = folder.absolute().parent
     parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=parent, prefix=f".{folder.name}."))
     try:
-        evaluation.frame().to_parquet(temporary / "trials.parquet", index=False)
-        (temporary / "rows.json").write_text(tables.to_json(evaluation.rows()) + "\n")
-        write_provenance(temporary, evaluation, configuration)
+        yield temporary
         temporary.chmod(0o755)
         os.rename(temporary, folder)
     except BaseException:

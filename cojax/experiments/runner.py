@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -145,27 +143,19 @@ def _curve_frame(run: Run, name: str, fixtures: list[Fixture]) -> pd.DataFrame:
 
 
 def _write(experiment: Experiment, outcome: Outcome, evaluations: list[Evaluation]) -> None:
-    """Everything into a temporary folder beside the target, which is then renamed."""
-    parent = outcome.folder.absolute().parent
-    parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=parent, prefix=f".{outcome.folder.name}."))
-    try:
-        content = experiment.model_dump(mode="json", by_alias=True)
-        text.write_whole(temporary / "config.yaml", text.dump(content))
-        flat_rows(outcome.rows).to_parquet(temporary / "rows.parquet", index=False)
-        outcome.trials.to_parquet(temporary / "trials.parquet", index=False)
-        outcome.curves.to_parquet(temporary / "curves.parquet", index=False)
-        (temporary / "rows.json").write_text(tables.to_json(outcome.rows) + "\n")
-        provenance.write_provenance(temporary, evaluations, content)
-        (temporary / "policies").mkdir()
+    """Everything into the folder, which appears whole or not at all."""
+    content = experiment.model_dump(mode="json", by_alias=True)
+    with provenance.whole_folder(outcome.folder) as folder:
+        text.write_whole(folder / "config.yaml", text.dump(content))
+        flat_rows(outcome.rows).to_parquet(folder / "rows.parquet", index=False)
+        outcome.trials.to_parquet(folder / "trials.parquet", index=False)
+        outcome.curves.to_parquet(folder / "curves.parquet", index=False)
+        (folder / "rows.json").write_text(tables.to_json(outcome.rows) + "\n")
+        provenance.write_provenance(folder, evaluations, content)
+        (folder / "policies").mkdir()
         for name, run in outcome.runs.items():
-            save_policy(temporary / "policies" / f"{name}.npz", run.policy)
-        gap_figure(outcome.rows, outcome.curves, temporary / "figure.png")
-        temporary.chmod(0o755)
-        temporary.rename(outcome.folder)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
+            save_policy(folder / "policies" / f"{name}.npz", run.policy)
+        gap_figure(outcome.rows, outcome.curves, folder / "figure.png")
 
 
 def flat_rows(rows: list[dict[str, Any]]) -> pd.DataFrame:
