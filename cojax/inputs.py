@@ -118,10 +118,15 @@ def one_of(name: str, value: Any, known: Iterable[str]) -> str:
     known = sorted(known)
     if value in known:
         return value
-    near = difflib.get_close_matches(str(value), known, n=1, cutoff=0.4)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    hint = nearest(value, known)
     listed = ", ".join(known[:12]) + (", …" if len(known) > 12 else "")
     raise InputError(f"{name}: unknown {value!r}{hint} (known: {listed})")
+
+
+def nearest(value: Any, known: Iterable[str]) -> str:
+    """A hint to append to a message: ``; did you mean 'x'?``, or nothing if none is near."""
+    near = difflib.get_close_matches(str(value), list(known), n=1, cutoff=0.4)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def _floats(name: str, value: Any) -> np.ndarray:

@@ -263,7 +263,8 @@ def test_interrupted_and_continued_equals_uninterrupted(name, tmp_path):
         np.testing.assert_array_equal(x, y)
     with pytest.raises(ValueError, match="checkpoint of another run: hyperparameters"):
         train(
-            name, ToyParams(), jax.random.key(0), env=ENV, hyperparameters=setting | {"gamma": 0.5},
+            name, ToyParams(), jax.random.key(0), env=ENV,
+            hyperparameters=setting | {"reward_scale": 0.5},
             num_seeds=None, total_timesteps=320, eval_every=160, checkpoint_dir=tmp_path,
         )  # fmt: skip
 

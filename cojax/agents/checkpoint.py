@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import operator
 import os
 import shutil
 import tempfile
@@ -19,11 +20,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from cojax.agents.policies import ActorPolicy
+from cojax.agents.run import Best
 from cojax.inputs import InputError
 from cojax.policy import Policy
 
 FORMAT = "cojax.policy/1"
-STATE_FORMAT = "cojax.run/1"
+STATE_FORMAT = "cojax.run/2"
 HEADER = "header"
 POLICIES = {cls.__name__: cls for cls in (ActorPolicy,)}
 
@@ -117,7 +119,9 @@ def identify(population: Any, plan: Any) -> dict[str, Any]:
     return json.loads(json.dumps(identity))
 
 
-def save(folder: Any, identity: dict[str, Any], states: list[Any], history: list[Any]) -> None:
+def save(
+    folder: Any, identity: dict[str, Any], states: list[Any], history: list[Any], best: Best | None
+) -> None:
     """Write the full state after interval ``len(history)``; older states are removed then.
 
     Orbax writes beside the target and renames, so an interruption leaves the last whole state.
@@ -126,7 +130,7 @@ def save(folder: Any, identity: dict[str, Any], states: list[Any], history: list
 
     folder = Path(folder).absolute()
     target = folder / str(len(history))
-    tree = {"states": _leaves(states), "history": _leaves(history)}
+    tree = {"states": _leaves(states), "history": _leaves([history, best and best.tree()])}
     with ocp.StandardCheckpointer() as checkpointer:
         checkpointer.save(target, tree, force=True)
         checkpointer.wait_until_finished()
@@ -140,11 +144,12 @@ def save(folder: Any, identity: dict[str, Any], states: list[Any], history: list
 
 
 def restore(
-    folder: Any, identity: dict[str, Any], states: list[Any], interval: Any
+    folder: Any, identity: dict[str, Any], states: list[Any], interval: Any, best: Best | None
 ) -> tuple[list[Any], list[Any]]:
     """Return (states, history) of the newest state in ``folder``, or (states, []) if it is empty.
 
-    ``states`` and ``interval`` give the structure of the states and of one interval's record.
+    ``states`` and ``interval`` give the structure of the states and of one interval's record;
+    ``best`` is filled in place.
     Raises ValueError naming the first thing in which the checkpoint is of another run.
     """
     folder = Path(folder).absolute()
@@ -163,12 +168,37 @@ def restore(
             )
     import orbax.checkpoint as ocp
 
-    history = [interval] * intervals[-1]
-    like = {"states": _leaves(states), "history": _leaves(history)}
+    record = [[interval] * intervals[-1], best and best.tree()]
+    like = {"states": _leaves(states), "history": _leaves(record)}
     with ocp.StandardCheckpointer() as checkpointer:
         tree = checkpointer.restore(folder / str(intervals[-1]), like)
-    history = jax.tree.map(np.asarray, _rebuild(history, tree["history"]))
+    history, seen = jax.tree.map(np.asarray, _rebuild(record, tree["history"]))
+    if best is not None:
+        best.value, best.interval, best.params = seen["value"], seen["interval"], seen["params"]
     return _rebuild(states, tree["states"]), history
+
+
+def write_chunk(folder: Path, shape: tuple[int, ...]) -> None:
+    """Note the shape of the chunks that a run is cut into, for those who continue it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = folder / "chunk.json.new"
+    temporary.write_text(json.dumps(shape))
+    os.replace(temporary, folder / "chunk.json")
+
+
+def read_chunk(folder: Path) -> tuple[int, ...] | None:
+    """The shape noted by ``write_chunk``; None if there is none.
+
+    Raises ValueError, one line, for anything but a list of whole numbers.
+    """
+    file = folder / "chunk.json"
+    if not file.exists():
+        return None
+    try:
+        shape = json.loads(file.read_text())
+        return tuple(operator.index(n) for n in shape)
+    except (OSError, ValueError, TypeError) as error:
+        raise InputError(f"{file}: expected a list of whole numbers: {error}") from None
 
 
 def _intervals(folder: Path) -> list[int]:

@@ -89,6 +89,25 @@ class Population:
         """(env_params, h, key) of the whole population, or of one member."""
         if index is None:
             return self.env_params, self.h, self.keys
+        return self._take(index)
+
+    def part(self, box: tuple[slice, ...]) -> Population:
+        """The members in a box, one slice an axis; every axis stays."""
+        env_params, h, keys = self._take(box)
+        lengths = [len(range(*s.indices(n))) for s, n in zip(box, self.shape, strict=True)]
+        sizes = dict(zip(self.sizes, lengths, strict=True))
+        return dataclasses.replace(self, env_params=env_params, h=h, keys=keys, sizes=sizes)
+
+    def along(self, label: str, values: Any) -> np.ndarray:
+        """Values that vary along one axis, or not at all, for every member: (*axes)."""
+        values = np.asarray(values)
+        if values.ndim:
+            lengths = [n if own == label else 1 for own, n in self.sizes.items()]
+            values = values.reshape(lengths)
+        return np.broadcast_to(values, self.shape)
+
+    def _take(self, index: tuple[Any, ...]) -> tuple[Any, Any, jax.Array]:
+        """(env_params, h, keys) at an index or a slice for each axis."""
         at = dict(zip(self.sizes, index, strict=True))
 
         def take(label, tree):

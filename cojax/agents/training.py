@@ -5,60 +5,29 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
+import warnings
 from collections.abc import Callable
-from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from cojax.agents import a2c, checkpoint, ddpg, ppo, sac, td3
+from cojax.agents import a2c, checkpoint, ddpg, intervals, memory, ppo, sac, td3
 from cojax.agents import algorithm as algorithms
 from cojax.agents.algorithm import Algorithm
-from cojax.agents.population import Population, advance, each, extract, gather, initialize
+from cojax.agents.intervals import Plan, Progress
+from cojax.agents.population import Population
+from cojax.agents.run import Run, assemble
 from cojax.inputs import InputError
-from cojax.policy import Policy
 
 ALGORITHMS: dict[str, Algorithm] = {
     module.ALGORITHM.name: module.ALGORITHM for module in (ppo, a2c, sac, td3, ddpg)
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Run:
-    """What training gave. ``axes`` label the leading axes of every array: K intervals follow them.
-
-    Attributes:
-        algorithm: its name.
-        axes: those present of ``("fixture", "hyperparameters", "seed")``.
-        policy: deterministic policies, with these axes.
-        metrics: per-interval means, each (*axes, K); ``episode_return`` and ``episode_length``
-            average over the episodes that ended in the interval (NaN if none did).
-        curves: what ``evaluate`` returned after each interval, leaves (*axes, K, ...), or None.
-        timesteps: environment steps of one member at the end of each interval, (K,).
-        failed: members that had a non-finite parameter, (*axes).
-        steps_per_second: environment steps of all members by the wall time after compilation.
-        compile_seconds: time of the first call, which does no step.
-        hyperparameters: as used, leaves with the axis ``hyperparameters`` if present.
-        states: of the learners: one, batched, if members ran side by side, else one a member.
-    """
-
-    algorithm: str
-    axes: tuple[str, ...]
-    policy: Policy
-    metrics: dict[str, np.ndarray]
-    curves: Any
-    timesteps: np.ndarray
-    failed: np.ndarray
-    steps_per_second: float
-    compile_seconds: float
-    hyperparameters: Any
-    states: list[Any] = dataclasses.field(repr=False)
-
-    def member(self, **index: int) -> Policy:
-        """One member's policy, e.g. ``run.member(fixture=0, seed=3)``; it runs alone."""
-        return self.policy.member(**index)
+class DiscountWarning(Warning):
+    """The learner's γ is not the system's own: another problem is learned."""
 
 
 def train(
@@ -71,16 +40,21 @@ def train(
     num_seeds: int | None = 4,
     total_timesteps: int = 300_000,
     num_envs: int | None = None,
-    progress: Callable[[int, int, dict[str, np.ndarray]], None] | None = None,
+    progress: Progress | None = None,
     evaluate: Callable[[Any, Any, jax.Array], Any] | None = None,
     eval_every: int | None = None,
     batching: str = "auto",
+    memory_limit: float | None = None,
     checkpoint_dir: str | os.PathLike | None = None,
 ) -> Run:
     """Train one learner for every fixture × hyperparameter setting × seed.
 
     Seed i of a population uses ``jax.random.fold_in(key, i)``: the solo run with that key and
     ``num_seeds=None`` is the same run.
+
+    A population that would take more than ``memory_limit`` is trained in chunks, one after
+    another. Where members run one after another anyway ("loop") the result is the same to the
+    bit; side by side ("vmap") it is the same as far as products of another batch size round alike.
 
     Args:
         algorithm: one of ``ALGORITHMS``.
@@ -92,13 +66,17 @@ def train(
         total_timesteps: environment steps of each member, rounded up to whole updates.
         num_envs: shorthand for the hyperparameter of that name.
         progress: called on the host after each interval as ``progress(steps, total, metrics)``;
-            what ``evaluate`` returned is ``metrics["evaluation"]``.
+            what ``evaluate`` returned is ``metrics["evaluation"]``, and environment steps of all
+            members a second are ``metrics["steps_per_second"]``. In chunks, ``steps`` is the mean
+            over all members and the metrics are those of the chunk.
         evaluate: pure ``(policy, env_params, key) -> pytree of arrays``, hashable, run for every
             member after each interval inside the compiled program, always with the same key.
+            Where it returns one number, the policy of the lowest is kept as ``Run.best``.
         eval_every: environment steps of an interval; None divides training into 20.
         batching: "vmap" runs members side by side, "loop" one after another through one compiled
             program (members are then bitwise what solo runs are). "auto": "vmap" on accelerators
             and "loop" on CPU, where the small batched products of a population are slower.
+        memory_limit: bytes; None takes 80% of the device's, or of what the host has available.
         checkpoint_dir: a folder that holds the full state after each interval; a run that finds
             its own state there continues from it, bit for bit.
 
@@ -108,10 +86,115 @@ def train(
     Raises:
         ValueError: an unknown algorithm or hyperparameter (the nearest name is offered), a value
             out of range, a static hyperparameter that varies, an action space that is no Box, a
-            checkpoint of another run.
+            checkpoint of another run, a member that does not fit into the memory.
+
+    Warns:
+        DiscountWarning: once, where a γ is given that is not the system's own.
     """
+    job = prepare(
+        algorithm,
+        params,
+        key,
+        env=env,
+        hyperparameters=hyperparameters,
+        num_seeds=num_seeds,
+        total_timesteps=total_timesteps,
+        num_envs=num_envs,
+        evaluate=evaluate,
+        eval_every=eval_every,
+        batching=batching,
+        memory_limit=memory_limit,
+        checkpoint_dir=checkpoint_dir,
+    )
+    if job.warning is not None:
+        warnings.warn(job.warning, DiscountWarning, stacklevel=2)
+    return job.run(progress)
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """Training that is checked, compiled and measured, and has not begun.
+
+    Attributes:
+        population: all members.
+        plan: updates and intervals.
+        evaluate: as given to ``train``.
+        gamma: discount of each member, (*axes).
+        warning: a line, where γ is not the system's own; else None.
+        chunks: boxes of members that are trained one after another, at least one.
+        memory_bytes: peak memory of the largest, estimated from the compiled program.
+        memory_limit: what it was to stay within, bytes.
+        compile_seconds: time it took to compile.
+        checkpoint_dir: as given to ``train``.
+    """
+
+    population: Population
+    plan: Plan
+    evaluate: Callable[[Any, Any, jax.Array], Any] | None
+    gamma: np.ndarray
+    warning: str | None
+    chunks: list[memory.Box]
+    memory_bytes: int
+    memory_limit: int
+    compile_seconds: float
+    checkpoint_dir: Path | None
+
+    def run(self, progress: Progress | None = None, checkpoint_seconds: float = 0.0) -> Run:
+        """Train; see ``train``. States are written at most every ``checkpoint_seconds``."""
+        parts = []
+        for number, box in enumerate(self.chunks):
+            part, folder = self.population, self.checkpoint_dir
+            if len(self.chunks) > 1:
+                part = part.part(box)
+                folder = folder and folder / f"chunk-{number:04d}"
+            run = intervals.run(
+                part,
+                self.plan,
+                self.gamma[box],
+                self.memory_bytes,
+                progress and self._mean(progress, number),
+                self.evaluate,
+                folder,
+                checkpoint_seconds,
+            )
+            if number == 0:
+                seconds = self.compile_seconds + run.compile_seconds
+                run = dataclasses.replace(run, compile_seconds=seconds)
+            if len(self.chunks) == 1:
+                return run
+            parts.append((box, dataclasses.replace(run, states=[])))
+        return assemble(self.population.sizes, parts, self.population.h)
+
+    def _mean(self, progress: Progress, number: int) -> Progress:
+        """Progress of one chunk as that of all members: the mean of their steps."""
+
+        def told(steps, total, metrics):
+            progress((number * total + steps) // len(self.chunks), total, metrics)
+
+        return told
+
+
+def prepare(
+    algorithm: str,
+    params: Any,
+    key: jax.Array,
+    *,
+    env: Any = None,
+    hyperparameters: Any = None,
+    num_seeds: int | None = 4,
+    total_timesteps: int = 300_000,
+    num_envs: int | None = None,
+    evaluate: Callable[[Any, Any, jax.Array], Any] | None = None,
+    eval_every: int | None = None,
+    batching: str = "auto",
+    memory_limit: float | None = None,
+    checkpoint_dir: str | os.PathLike | None = None,
+) -> Job:
+    """Check the arguments of ``train``, compile its program and estimate its memory."""
     if total_timesteps < 1:
         raise InputError(f"total_timesteps: expected at least 1, got {total_timesteps}")
+    if memory_limit is not None and not memory_limit > 0:
+        raise InputError(f"memory_limit: expected a number of bytes > 0, got {memory_limit}")
     if env is None:
         from cojax.envs import ConverseEnv
 
@@ -120,7 +203,46 @@ def train(
         lookup(algorithm), env, params, key, hyperparameters, num_seeds, num_envs, batching
     )
     plan = Plan.create(population, total_timesteps, eval_every)
-    return run(population, plan, progress, evaluate, checkpoint_dir)
+    gamma, warning = discounts(population)
+    limit = memory.default_limit() if memory_limit is None else int(memory_limit)
+    folder = None if checkpoint_dir is None else Path(checkpoint_dir)
+    chunk = None if folder is None else checkpoint.read_chunk(folder)
+    start = time.perf_counter()
+    chunks, memory_bytes = memory.fit(population, evaluate, limit, chunk)
+    seconds = time.perf_counter() - start
+    if folder is not None and chunk is None:
+        checkpoint.write_chunk(folder, population.part(chunks[0]).shape)
+    return Job(
+        population=population,
+        plan=plan,
+        evaluate=evaluate,
+        gamma=gamma,
+        warning=warning,
+        chunks=chunks,
+        memory_bytes=memory_bytes,
+        memory_limit=limit,
+        compile_seconds=seconds,
+        checkpoint_dir=folder,
+    )
+
+
+def discounts(population: Population) -> tuple[np.ndarray, str | None]:
+    """γ of each member, (*axes), and a line where one is not the system's own."""
+    p = population
+    own = getattr(p.env_params, "discount", None)
+    label = "fixture" if p.h.gamma is None else "hyperparameters"
+    used = p.along(label, algorithms.discount(p.env_params, p.h))
+    if own is None:
+        return used, None
+    own = p.along("fixture", own)
+    other = ~np.isclose(used, own, rtol=1e-6, atol=0.0)
+    if not other.any():
+        return used, None
+    at = np.unravel_index(int(np.argmax(other)), other.shape) if other.ndim else ()
+    return used, (
+        f"gamma: {used[at]:g} is not the system's own {own[at]:g}: the learner's optimum is of "
+        "another problem"
+    )
 
 
 def check(algorithm: str, hyperparameters: Any = None) -> None:
@@ -135,102 +257,3 @@ def lookup(name: str) -> Algorithm:
         hint = algorithms.nearest(str(name), list(ALGORITHMS))
         raise InputError(f"unknown algorithm {name!r}; {hint}")
     return ALGORITHMS[name]
-
-
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """How many updates, and where intervals end.
-
-    Attributes:
-        steps: environment steps of one update.
-        total: updates.
-        ends: updates done at the end of each interval; the last is ``total``.
-    """
-
-    steps: int
-    total: int
-    ends: tuple[int, ...]
-
-    @classmethod
-    def create(cls, population: Population, timesteps: int, eval_every: int | None) -> Plan:
-        """Divide training into intervals of ``eval_every`` steps, or into 20."""
-        steps = population.spec.steps_per_update(population.h)
-        total = -(-timesteps // steps)
-        every = -(-total // 20) if eval_every is None else max(1, round(eval_every / steps))
-        return cls(steps, total, (*range(every, total, every), total))
-
-
-def run(
-    population: Population,
-    plan: Plan,
-    progress: Callable[[int, int, dict[str, np.ndarray]], None] | None = None,
-    evaluate: Callable[[Any, Any, jax.Array], Any] | None = None,
-    checkpoint_dir: str | os.PathLike | None = None,
-) -> Run:
-    """Train a population in intervals, by calls of one compiled program."""
-    p = population
-    axes = tuple(p.sizes) if p.vmapped else ()
-    arguments = [p.arguments(index) for index in each(p)]
-    states = [initialize(p.spec, p.env, axes, *a) for a in arguments]
-    states = [s.replace(clock=s.clock.replace(total=jnp.int32(plan.total))) for s in states]
-    call = partial(advance, p.spec, p.env, evaluate, axes)
-
-    jax.block_until_ready(states)
-    start = time.perf_counter()
-    states[0], *shapes = jax.block_until_ready(call(states[0], jnp.int32(0), *arguments[0][:2]))
-    compile_seconds = time.perf_counter() - start
-
-    history, identity = [], checkpoint.identify(p, plan) if checkpoint_dir is not None else None
-    if identity is not None:
-        empty = gather(p, [jax.device_get(shapes)] * len(states), np.stack)
-        states, history = checkpoint.restore(checkpoint_dir, identity, states, empty)
-    begun = plan.ends[len(history) - 1] if history else 0
-    start, done = time.perf_counter(), begun
-    for end in plan.ends[len(history) :]:
-        outputs = [
-            call(state, jnp.int32(end - done), *a[:2])
-            for state, a in zip(states, arguments, strict=True)
-        ]
-        states = [output[0] for output in outputs]
-        history.append(gather(p, [jax.device_get(list(o[1:])) for o in outputs], np.stack))
-        done = end
-        if identity is not None:
-            checkpoint.save(checkpoint_dir, identity, states, history)
-        if progress is not None:
-            metrics, curve = history[-1]
-            seen = metrics if curve is None else {**metrics, "evaluation": curve}
-            progress(done * plan.steps, plan.total * plan.steps, seen)
-    seconds = max(time.perf_counter() - start, 1e-9)
-    steps = (plan.total - begun) * plan.steps * int(np.prod(p.shape))
-    return finish(p, plan, states, arguments, history, steps / seconds, compile_seconds)
-
-
-def finish(
-    p: Population,
-    plan: Plan,
-    states: list[Any],
-    arguments: list[Any],
-    history: list[Any],
-    steps_per_second: float,
-    compile_seconds: float,
-) -> Run:
-    """Collect policies and the record of all intervals."""
-    axes = tuple(p.sizes) if p.vmapped else ()
-    metrics, curves = jax.tree.map(lambda *x: np.stack(x, axis=len(p.shape)), *history)
-    policies = [
-        extract(p.spec, p.env, axes, s, *a[:2]) for s, a in zip(states, arguments, strict=True)
-    ]
-    apply = p.spec.policy_apply(p.env, p.arguments((0,) * len(p.shape))[0], p.h)
-    return Run(
-        algorithm=p.spec.name,
-        axes=tuple(p.sizes),
-        policy=Policy(gather(p, policies, jnp.stack), apply, p.spec.name, tuple(p.sizes)),
-        metrics=metrics,
-        curves=curves,
-        timesteps=np.asarray(plan.ends) * plan.steps,
-        failed=metrics["failed"][..., -1],
-        steps_per_second=steps_per_second,
-        compile_seconds=compile_seconds,
-        hyperparameters=p.h,
-        states=states,
-    )

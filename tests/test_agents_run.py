@@ -1,0 +1,294 @@
+"""What a run is beside its last policy: the best one, its discount, its memory and its chunks."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import gymnax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from agents_toy import GAMMA, Toy, ToyParams
+
+from cojax.agents import DiscountWarning, memory, ppo, prepare, train, training
+from cojax.agents.algorithm import strong
+from cojax.agents.population import Population
+from cojax.agents.run import numbers
+from cojax.agents.training import discounts
+
+SMALL = {"num_envs": 4, "num_steps": 8, "num_minibatches": 2, "update_epochs": 2, "hidden": (8,)}
+ENV = Toy()
+
+
+def distance(policy, env_params, key):
+    """One number that goes up and down while the policy moves; NaN where it diverged."""
+    return jnp.abs(policy(jnp.array([0.3]), key)[0] - 0.002 * (1.0 + env_params.target))
+
+
+def fixtures():
+    members = [ToyParams(), ToyParams(target=0.4), ToyParams(blow_up=1.0)]
+    return jax.tree.map(lambda *x: jnp.stack(x), *[strong(p) for p in members])
+
+
+OPTIONS = {
+    "env": ENV,
+    "hyperparameters": SMALL | {"learning_rate": 3e-3},
+    "num_seeds": 4,
+    "total_timesteps": 320,
+    "eval_every": 64,
+    "evaluate": distance,
+    "batching": "loop",
+}
+
+
+def small(**changes):
+    return train("ppo", fixtures(), jax.random.key(3), **OPTIONS | changes)
+
+
+@pytest.fixture(scope="module")
+def whole():
+    return small()
+
+
+def everything(run):
+    return {
+        "policy": run.policy.params,
+        "best": run.best.params,
+        "best_timesteps": run.best_timesteps,
+        "metrics": run.metrics,
+        "curves": run.curves,
+        "failed": run.failed,
+        "gamma": run.gamma,
+        "timesteps": run.timesteps,
+    }
+
+
+def assert_same(a, b, **tolerance):
+    pairs = zip(
+        jax.tree_util.tree_leaves_with_path(everything(a)),
+        jax.tree.leaves(everything(b)),
+        strict=True,
+    )
+    for (path, x), y in pairs:
+        assert np.shape(x) == np.shape(y), path
+        np.testing.assert_allclose(
+            x, y, err_msg=str(path), **{"rtol": 0.0, "atol": 0.0, **tolerance}
+        )
+
+
+def test_best_is_the_policy_of_the_lowest_interval(whole):
+    finite = whole.curves[:2]
+    assert finite.shape == (2, 4, 5)
+    lowest = np.argmin(finite, axis=-1)
+    assert len(np.unique(lowest)) > 1  # or the test says nothing
+    np.testing.assert_array_equal(whole.best_timesteps[:2], whole.timesteps[lowest])
+    for f in range(2):
+        for seed in range(4):
+            params = ToyParams(target=0.4 * f)
+            policy = whole.member("best", fixture=f, seed=seed)
+            assert float(distance(policy, params, jax.random.key(0))) == pytest.approx(
+                finite[f, seed].min(), rel=1e-5, abs=1e-8
+            )
+            last = whole.member(fixture=f, seed=seed)
+            assert float(distance(last, params, jax.random.key(0))) == pytest.approx(
+                finite[f, seed, -1], rel=1e-5, abs=1e-8
+            )
+    assert np.isnan(whole.curves[2]).all()
+    assert (whole.best_timesteps[2] == whole.timesteps[0]).all()
+
+
+def test_there_is_no_best_without_a_number():
+    run = small(evaluate=None, total_timesteps=64, num_seeds=None)
+    assert run.best is None
+    assert run.best_timesteps is None
+    with pytest.raises(ValueError, match="there is no best policy"):
+        run.member("best")
+    with pytest.raises(ValueError, match="which: expected last or best, got 'first'"):
+        run.member("first")
+    assert numbers(np.zeros((3, 4, 2)), (3, 4)) is None
+    assert numbers({"a": np.zeros(3), "b": np.zeros(3)}, (3,)) is None
+    assert numbers({"a": np.zeros(3)}, (3,)) is not None
+
+
+def test_chunks_of_members_that_run_in_turn_change_nothing(whole):
+    """Bit for bit, whether an axis is cut once or into members."""
+    assert whole.chunks == 1
+    assert len(whole.states) == 12
+    told = []
+    state = memory.tree_bytes(whole.states[0])
+    for held, chunks in ((7, 2), (2, 6), (0, 12)):
+        run = small(
+            memory_limit=whole.memory_bytes - (11 - held) * state if held else one_member(),
+            progress=lambda steps, total, metrics: told.append((steps, total)),
+        )
+        assert run.chunks == chunks
+        assert run.states == []
+        assert run.memory_bytes <= whole.memory_bytes - (11 - held) * state
+        assert_same(run, whole)
+    assert told[-1] == (320, 320)
+    assert told[:10] == sorted(told[:10])
+
+
+def one_member():
+    """Bytes of a population of one."""
+    return train(
+        "ppo", ToyParams(), jax.random.key(3), **OPTIONS | {"num_seeds": None}
+    ).memory_bytes
+
+
+@pytest.mark.slow
+def test_chunks_of_members_side_by_side_round_alike(whole):
+    """Within 1e-5."""
+    run = small(batching="vmap", num_seeds=3)
+    cut = small(batching="vmap", num_seeds=3, memory_limit=0.8 * run.memory_bytes)
+    assert run.chunks == 1
+    assert cut.chunks > 1
+    assert cut.memory_bytes <= 0.8 * run.memory_bytes
+    assert_same(cut, run, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("shape", "capacity", "chunk"),
+    [
+        ((3, 4), 12, (3, 4)),
+        ((3, 4), 11, (2, 4)),
+        ((3, 4), 7, (1, 4)),
+        ((3, 4), 3, (1, 2)),
+        ((10,), 7, (5,)),
+        ((2, 3, 5), 14, (1, 2, 5)),
+        ((2, 3, 5), 4, (1, 1, 3)),
+        ((2, 3, 5), 1, (1, 1, 1)),
+        ((), 1, ()),
+    ],
+)
+def test_shape_of_chunks(shape, capacity, chunk):
+    assert memory.chunk_shape(shape, capacity) == chunk
+    assert np.prod(chunk) <= capacity
+
+
+def test_a_member_that_does_not_fit_is_one_line_before_any_work():
+    limit = {"env": ENV, "memory_limit": 1e6}
+    with pytest.raises(
+        ValueError, match=r"one member of sac needs [\d.]+ GB, expected at most 1 MB"
+    ):
+        train(
+            "sac",
+            ToyParams(),
+            jax.random.key(0),
+            hyperparameters={"buffer_size": 1_000_000_000},  # 24 GB that nobody allocates
+            **limit,
+        )
+    for bad in (0, -1.0, float("nan")):
+        with pytest.raises(ValueError, match="memory_limit: expected a number of bytes > 0"):
+            small(memory_limit=bad)
+
+
+@pytest.mark.parametrize(
+    ("batching", "rows"),
+    [
+        ("loop", 8_000_000),
+        pytest.param("vmap", 8_000_000, marks=pytest.mark.slow),
+    ],
+)
+def test_the_estimate_is_within_a_fifth_of_the_measured_peak(batching, rows):
+    """4 replays of 192 MB; the mark of the process is reset before the training that counts."""
+    probe = Path(__file__).parent / "memory_probe.py"
+    done = subprocess.run(
+        [sys.executable, str(probe), batching, str(rows)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    bytes_ = json.loads(done.stdout)
+    assert bytes_["estimate"] > 4 * rows * 6 * 4
+    assert bytes_["estimate"] == pytest.approx(bytes_["measured"], rel=0.2)
+
+
+def test_interrupted_in_the_middle_of_chunks(whole, tmp_path):
+    """Continued under another limit: the chunks stay as they were, and so does the result."""
+    limit = whole.memory_bytes - 6 * memory.tree_bytes(whole.states[0])
+
+    def interrupt(steps, total, metrics):
+        if steps > 130:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        small(memory_limit=limit, checkpoint_dir=tmp_path, progress=interrupt)
+    seen = []
+    run = small(
+        checkpoint_dir=tmp_path,
+        progress=lambda steps, total, metrics: seen.append(steps),
+    )
+    assert run.chunks > 1
+    assert min(seen) > 130
+    assert_same(run, whole)
+
+
+def test_states_are_written_no_oftener_than_asked(tmp_path):
+    seen = []
+
+    def look(steps, total, metrics):
+        seen.append(sorted(p.name for p in tmp_path.iterdir() if p.name.isdigit()))
+
+    options = {k: v for k, v in OPTIONS.items() if k != "num_seeds"}
+    job = prepare(
+        "ppo", ToyParams(), jax.random.key(3), num_seeds=None, checkpoint_dir=tmp_path, **options
+    )
+    job.run(look, checkpoint_seconds=3600.0)
+    assert seen == [[], [], [], [], ["5"]]
+
+
+def unstarted(params, hyperparameters, env=ENV, num_seeds=2):
+    spec = ppo.ALGORITHM
+    return Population.create(
+        spec, env, params, jax.random.key(0), hyperparameters, num_seeds, None, "loop"
+    )
+
+
+def test_gamma_of_each_member(whole):
+    np.testing.assert_array_equal(whole.gamma, np.full((3, 4), GAMMA, np.float32))
+    given = [SMALL | {"gamma": g} for g in (0.5, GAMMA)]
+    gamma, line = discounts(unstarted(fixtures(), given))
+    assert line is not None
+    assert line.startswith("gamma: 0.5 is not the system's own 0.9:")
+    np.testing.assert_array_equal(gamma[:, 0], np.full((3, 2), 0.5, np.float32))
+    np.testing.assert_array_equal(gamma[:, 1], np.full((3, 2), GAMMA, np.float32))
+    varied = fixtures().replace(discount=jnp.array([0.9, 0.8, 0.7]))
+    gamma, line = discounts(unstarted(varied, SMALL))
+    assert line is None
+    np.testing.assert_array_equal(gamma[:, 1], np.array([0.9, 0.8, 0.7], np.float32))
+    assert discounts(unstarted(fixtures(), SMALL | {"gamma": GAMMA}))[1] is None
+    env, params = gymnax.make("Pendulum-v1")  # a system without a γ of its own
+    gamma, line = discounts(unstarted(params, SMALL | {"gamma": 0.5}, env, None))
+    assert line is None
+    assert gamma == np.float32(0.5)
+
+
+def test_another_gamma_is_said_aloud_once(monkeypatch):
+    monkeypatch.setattr(memory, "fit", lambda *a: ([()], 0))
+    monkeypatch.setattr(training.Job, "run", lambda *a: None)
+    with pytest.warns(DiscountWarning, match="0.5 is not the system's own 0.9") as caught:
+        small(hyperparameters=SMALL | {"gamma": 0.5})
+    assert len(caught) == 1
+    small()  # and nothing here: warnings are errors
+
+
+def test_chunks_cover_everybody():
+    """Side by side all have one shape: the last overlaps the one before."""
+    turn = unstarted(fixtures(), SMALL, num_seeds=5)
+    side = dataclasses.replace(turn, vmapped=True)
+    for population, shapes in ((turn, {(2, 5), (1, 5)}), (side, {(2, 5)})):
+        cut = memory.boxes(population, (2, 5))
+        assert {population.part(box).shape for box in cut} == shapes
+        seen = np.zeros((3, 5), int)
+        for box in cut:
+            seen[box] += 1
+        assert seen.min() == 1
+    part = turn.part((slice(1, 3), slice(2, 4)))
+    np.testing.assert_allclose(part.env_params.target, [0.4, 0.0])
+    assert (part.keys == turn.keys[2:4]).all()
