@@ -207,6 +207,13 @@ def stack_hyperparameters(cls: type, given: Sequence[Any], overrides: Mapping[st
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *settings)
 
 
+def one_or_several(cls: type, given: Any, overrides: Mapping[str, Any]) -> tuple[Any, int | None]:
+    """Hyperparameters of one setting and None, or of a sequence, stacked, and its length."""
+    if isinstance(given, Sequence) and not isinstance(given, str):
+        return stack_hyperparameters(cls, given, overrides), len(given)
+    return hyperparameters(cls, given, overrides), None
+
+
 def discount(env_params: Any, h: Any) -> Any:
     """Return γ: the hyperparameter, or else the system's own, or else 0.99."""
     return getattr(env_params, "discount", 0.99) if h.gamma is None else h.gamma

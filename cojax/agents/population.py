@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -66,11 +66,9 @@ class Population:
         if jnp.ndim(env_params.max_steps_in_episode) == 1:
             sizes["fixture"] = env_params.max_steps_in_episode.shape[0]
         overrides = {} if num_envs is None else {"num_envs": num_envs}
-        if isinstance(hyperparameters, Sequence) and not isinstance(hyperparameters, str):
-            h = algorithms.stack_hyperparameters(spec.hyperparameters, hyperparameters, overrides)
-            sizes["hyperparameters"] = len(hyperparameters)
-        else:
-            h = algorithms.hyperparameters(spec.hyperparameters, hyperparameters, overrides)
+        h, settings = algorithms.one_or_several(spec.hyperparameters, hyperparameters, overrides)
+        if settings is not None:
+            sizes["hyperparameters"] = settings
         spec.check(h)
         keys = key
         if num_seeds is not None:

@@ -248,7 +248,7 @@ def discounts(population: Population) -> tuple[np.ndarray, str | None]:
 def check(algorithm: str, hyperparameters: Any = None) -> None:
     """Raise ValueError, one line, for what ``train`` would refuse of these two, before any work."""
     spec = lookup(algorithm)
-    spec.check(algorithms.hyperparameters(spec.hyperparameters, hyperparameters, {}))
+    spec.check(algorithms.one_or_several(spec.hyperparameters, hyperparameters, {})[0])
 
 
 def lookup(name: str) -> Algorithm:

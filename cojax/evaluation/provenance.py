@@ -54,6 +54,14 @@ def provenance(
         "root": evaluations[0].root,
         "num_trials": evaluations[0].num_trials,
         "precision": evaluations[0].dtype,
+        **surroundings(),
+        "configuration": configuration,
+    }
+
+
+def surroundings() -> dict[str, Any]:
+    """Random streams, machine and versions: what any result may depend on; JSON data."""
+    return {
         "stream_fingerprint": streams.fingerprint(),
         "prng": streams.IMPLEMENTATION,
         "backend": jax.default_backend(),
@@ -66,7 +74,6 @@ def provenance(
             "numpy": np.__version__,
         },
         "git": git_revision(),
-        "configuration": configuration,
     }
 
 

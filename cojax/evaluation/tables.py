@@ -54,12 +54,12 @@ def with_interval(cell: dict[str, float] | None, floor: float | None = None) -> 
     return f"{number(cell['mean'])} [{number(cell['low'])}, {number(cell['high'])}]"
 
 
-def _console() -> Console:
+def console() -> Console:
     """A terminal as wide as it is; a log or a pipe wide enough for a table."""
     from rich.console import Console
 
-    console = Console()
-    return console if console.is_terminal else Console(width=120)
+    out = Console()
+    return out if out.is_terminal else Console(width=120)
 
 
 def print_rows(rows: Sequence[dict[str, Any]]) -> None:
@@ -78,15 +78,15 @@ def print_rows(rows: Sequence[dict[str, Any]]) -> None:
             policy += f" ({row['hyperparameters']})"
         cells = [_shown(row, metric) for metric in SHOWN]
         table.add_row(row["fixture"], policy, *cells, str(row["failures"]))
-    console = _console()
-    console.print(table)
-    console.print(
+    out = console()
+    out.print(table)
+    out.print(
         "gap: Σ γᵏ A*(s, a), exact. Paper Regret compares stage rewards at the policy's own "
         "states, and is negative for a lazy policy.",
         soft_wrap=True,
     )
     if any(row["failures"] for row in rows):
-        console.print(
+        out.print(
             "A policy that failed in some trial has no finite mean; in brackets: the trials it "
             "completed.",
             soft_wrap=True,
@@ -136,7 +136,7 @@ def print_comparison(rows: Sequence[dict[str, Any]], first: str, second: str) ->
             "" if correlation is None else number(correlation),
             row["verdict"],
         )
-    _console().print(table)
+    console().print(table)
 
 
 def print_findings(findings: Sequence[Any], machine: dict[str, str]) -> None:
@@ -148,10 +148,10 @@ def print_findings(findings: Sequence[Any], machine: dict[str, str]) -> None:
         table.add_column(title, overflow="fold")
     for finding in findings:
         table.add_row(*finding[:3], "ok" if finding.passed else "FAILED")
-    console = _console()
-    console.print(table)
+    out = console()
+    out.print(table)
     failed = [finding.check for finding in findings if not finding.passed]
-    console.print(
+    out.print(
         f"Not sound: {', '.join(failed)}. Do not trust gaps measured here."
         if failed
         else "Sound: gaps measured on this machine are what they say.",

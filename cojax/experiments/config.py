@@ -1,11 +1,11 @@
-"""What an experiment is: schema ``cojax.experiment/1``, read from YAML."""
+"""What an experiment is, ``cojax.experiment/1``, and a training, ``cojax.train/1``: from YAML."""
 
 from __future__ import annotations
 
-import difflib
+from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -13,8 +13,18 @@ from cojax import inputs
 from cojax.fixtures import text
 from cojax.inputs import InputError
 
+try:
+    from cojax.agents.tuned import tuned  # pyright: ignore[reportMissingImports]
+except ImportError:
+
+    def tuned(algorithm: str, family: str) -> dict[str, Any]:
+        """No defaults beside the algorithm's own."""
+        return {}
+
+
 Count = Annotated[int, Field(ge=1, strict=True)]
 Seed = Annotated[int, Field(ge=0, strict=True)]
+Model = TypeVar("Model", bound=BaseModel)
 
 
 class _Strict(BaseModel):
@@ -65,6 +75,41 @@ class Experiment(_Strict):
     curve: Curve = Curve()
 
 
+class Training(_Strict):
+    """One algorithm on every fixture, for every setting and ``num_seeds`` times.
+
+    ``settings`` are hyperparameters that take the place of the algorithm's, one mapping for each
+    setting; empty for a single one. ``tuned`` puts the tuned defaults of a fixture's family
+    beneath everything.
+    """
+
+    schema_: Literal["cojax.train/1"] = Field(alias="schema")
+    fixtures: Annotated[list[str], Field(min_length=1)]
+    algorithm: Algorithm
+    settings: list[dict[str, Any]] = []
+    tuned: bool = True
+    num_seeds: Count = 4
+    seed: Seed = 0
+    total_timesteps: Count = 300_000
+    curve: Curve = Curve(points=20)
+
+    def base(self, family: str) -> dict[str, Any]:
+        """The hyperparameters on fixtures of a family, beneath the settings."""
+        beneath = tuned(self.algorithm.name, family) if self.tuned else {}
+        return {**beneath, **self.algorithm.on(family)}
+
+    def on(self, family: str) -> dict[str, Any] | list[dict[str, Any]]:
+        """The hyperparameters on fixtures of a family: of one setting, or of each."""
+        base = self.base(family)
+        return [{**base, **setting} for setting in self.settings] or base
+
+    def resolved(self, families: Iterable[str]) -> Training:
+        """The same with everything that tuned defaults decide written out."""
+        written = {family: self.base(family) for family in sorted(set(families))}
+        algorithm = Algorithm(name=self.algorithm.name, families=written)
+        return self.model_copy(update={"algorithm": algorithm, "tuned": False})
+
+
 def shipped_experiments() -> list[str]:
     """Names of the experiments in the package."""
     folder = resources.files("cojax.experiments")
@@ -86,26 +131,44 @@ def load_experiment(path_or_name: str) -> Experiment:
             raise InputError(f"{path}: no such file")
         inputs.one_of("experiment", path_or_name, shipped_experiments())
         path = Path(str(resources.files("cojax.experiments") / f"{path_or_name}.yaml"))
-    content = text.parse(text.read(path), path.name)
+    return _validate(Experiment, text.parse(text.read(path), path.name), path.name)
+
+
+def load_training(path: str | Path) -> Training:
+    """Read a training from a YAML file. Raises InputError, one line, for anything unusable."""
+    path = Path(path)
+    if not path.exists():
+        raise InputError(f"{path}: no such file")
+    return training(text.parse(text.read(path), path.name), path.name)
+
+
+def training(content: dict[str, Any], where: str) -> Training:
+    """A training of the content of a file, called ``where`` in messages.
+
+    Raises InputError, one line with field and what was expected.
+    """
+    return _validate(Training, content, where)
+
+
+def _validate(model: type[Model], content: dict[str, Any], where: str) -> Model:
     try:
-        return Experiment.model_validate(content)
+        return model.model_validate(content)
     except ValidationError as error:
-        raise InputError(f"{path.name}: {_first(error)}") from None
+        raise InputError(f"{where}: {_first(error, model)}") from None
 
 
-def _first(error: ValidationError) -> str:
+def _first(error: ValidationError, model: type[BaseModel]) -> str:
     """The most telling problem, as ``field: expected ..., got ...``."""
     problem = min(error.errors(), key=lambda e: e["type"] == "missing")
     field = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(str(problem["loc"][-1]), _fields(), n=1, cutoff=0.4)
-        return f"{field}: unknown field" + (f"; did you mean {near[0]!r}?" if near else "")
+        return f"{field}: unknown field{inputs.nearest(problem['loc'][-1], _fields(model))}"
     if problem["type"] == "missing":
         return f"{field}: expected this field, got nothing"
     return f"{field}: {problem['msg'][0].lower()}{problem['msg'][1:]}, got {problem['input']!r}"
 
 
-def _fields() -> list[str]:
-    """Every field name of the schema, as written in files."""
-    models = (Experiment, Algorithm, Evaluation, Curve)
+def _fields(model: type[BaseModel]) -> list[str]:
+    """Every field name of a schema, as written in files."""
+    models = (model, Algorithm, Evaluation, Curve)
     return [f.alias or name for model in models for name, f in model.model_fields.items()]

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+
+def names(fixtures: Sequence[Any]) -> str:
+    """A few fixtures in words."""
+    first = fixtures[0].id
+    return first if len(fixtures) == 1 else f"{first} and {len(fixtures) - 1} more"
 
 
 class Report(Protocol):

@@ -19,7 +19,7 @@ from cojax.evaluation.during_training import RelativeGap
 from cojax.evaluation.evaluator import group_by_shape
 from cojax.evaluation.result import METRICS
 from cojax.experiments.config import Algorithm, Experiment
-from cojax.experiments.progress import stage
+from cojax.experiments.progress import names, stage
 from cojax.families import FAMILIES
 from cojax.fixtures import Fixture, load_fixture, text
 from cojax.report.figures import gap_figure
@@ -75,7 +75,7 @@ def run_experiment(experiment: Experiment, folder: str | Path) -> Outcome:
             trained.append(run)
             runs[f"{algorithm.name}-{number}"] = run
             curves.append(_curve_frame(run, algorithm.name, members))
-        with stage(f"evaluate {_names(members)}") as report:
+        with stage(f"evaluate {names(members)}") as report:
             everyone = [*policies, *(run.policy for run in trained)]
             result = evaluate(
                 everyone, members, experiment.evaluation.num_trials, experiment.evaluation.root
@@ -101,7 +101,7 @@ def _train(experiment: Experiment, algorithm: Algorithm, fixtures: list[Fixture]
     """One algorithm on fixtures of one shape, all seeds, with its gap on the way."""
     curve = experiment.curve
     horizon = max(fixture.horizon for fixture in fixtures)
-    with stage(f"{algorithm.name} on {_names(fixtures)}") as report:
+    with stage(f"{algorithm.name} on {names(fixtures)}") as report:
 
         def progress(steps: int, total: int, metrics: dict[str, Any]) -> None:
             gap = float(np.median(metrics["evaluation"]))
@@ -118,11 +118,6 @@ def _train(experiment: Experiment, algorithm: Algorithm, fixtures: list[Fixture]
             evaluate=RelativeGap(curve.num_trials, horizon, curve.root),
             eval_every=-(-experiment.total_timesteps // curve.points),
         )
-
-
-def _names(fixtures: list[Fixture]) -> str:
-    first = fixtures[0].id
-    return first if len(fixtures) == 1 else f"{first} and {len(fixtures) - 1} more"
 
 
 def _curve_frame(run: Run, name: str, fixtures: list[Fixture]) -> pd.DataFrame:

@@ -1,0 +1,314 @@
+"""Train one algorithm and write its folder, at once or in several sittings."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from cojax import inputs
+from cojax.agents import prepare, save_policy
+from cojax.agents.memory import size_text
+from cojax.agents.run import Run
+from cojax.agents.training import Job, check
+from cojax.envs import stack
+from cojax.evaluation import provenance
+from cojax.evaluation.during_training import RelativeGap
+from cojax.evaluation.evaluator import group_by_shape
+from cojax.experiments import events
+from cojax.experiments.config import Training, load_training
+from cojax.experiments.progress import Report, names, stage
+from cojax.families import FAMILIES
+from cojax.fixtures import Fixture, load_fixture, text
+from cojax.inputs import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SCHEMA = "cojax.training/1"
+STATE_SECONDS = 60.0  # at most this much work is lost, and the interval that is under way
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """What a training gave.
+
+    Attributes:
+        rows: one dict for each fixture and setting; ``gap`` and ``best_gap`` hold median, low and
+            high over the seeds, in units of V*.
+        curves: one line for each fixture, setting, seed and interval.
+        runs: trained populations, one for each shape of fixture.
+        folder: where it was written.
+    """
+
+    rows: list[dict[str, Any]]
+    curves: pd.DataFrame
+    runs: list[Run]
+    folder: Path
+
+
+def unfinished(folder: str | Path) -> Path:
+    """Where a training keeps its state until its folder is written."""
+    folder = Path(folder)
+    return folder.with_name(f"{folder.name}.unfinished")
+
+
+def interrupted(folder: str | Path) -> Training:
+    """The training that was interrupted in a folder; InputError where there is none."""
+    file = unfinished(folder) / "config.yaml"
+    if not file.exists():
+        raise InputError(f"{folder}: expected an interrupted training, {file} is missing")
+    return load_training(file)
+
+
+def run_training(
+    config: Training,
+    folder: str | Path,
+    *,
+    resume: bool = False,
+    tensorboard: bool = False,
+    memory_limit: float | None = None,
+) -> Trained:
+    """Train on all fixtures, those of one shape by one program, and write ``folder``.
+
+    The folder holds ``config.yaml``, ``curves.parquet``, ``rows.json``, ``provenance.json``,
+    ``policies/*.npz`` (the last, and the best by its gap in training) and, with ``tensorboard``,
+    event files. It appears whole or not at all. Until then the full state is kept beside it, in
+    ``FOLDER.unfinished``, every minute, and ``resume`` continues from there, bit for bit on CPU.
+
+    Raises InputError, one line, where the folder exists, where something named in the training
+    does not, and for the interrupted state of another training.
+    """
+    folder = provenance.refuse_existing(folder)
+    if tensorboard:
+        events.require()
+    for family in config.algorithm.families:
+        inputs.one_of("families", family, FAMILIES)
+    check(config.algorithm.name, config.algorithm.hyperparameters)
+    fixtures = [load_fixture(name) for name in config.fixtures]
+    config = config.resolved(fixture.family for fixture in fixtures)
+    for family in {fixture.family for fixture in fixtures}:
+        check(config.algorithm.name, config.on(family))
+    state = unfinished(folder)
+    fresh = not state.exists()
+    _claim(state, config, resume)
+    groups = group_by_shape([fixture.params for fixture in fixtures])
+    members = [[fixtures[i] for i in indices] for indices in groups]
+    runs = []
+    try:
+        for number, group in enumerate(members):
+            runs.append(_train(config, group, state / str(number), tensorboard, memory_limit))
+    except InputError:
+        if fresh and not runs:  # nothing was trained
+            shutil.rmtree(state)
+        raise
+    order = {fixture.id: i for i, fixture in enumerate(fixtures)}
+    rows = [row for run, group in zip(runs, members, strict=True) for row in _rows(run, group)]
+    import pandas as pd
+
+    trained = Trained(
+        rows=sorted(rows, key=lambda row: (order[row["fixture"]], row["setting"])),
+        curves=pd.concat([_curves(r, g) for r, g in zip(runs, members, strict=True)]),
+        runs=runs,
+        folder=folder,
+    )
+    _write(config, trained, members, tensorboard)
+    shutil.rmtree(state)
+    return trained
+
+
+def _claim(state: Path, config: Training, resume: bool) -> None:
+    """Begin the state of a training, or make sure that what is there is its own."""
+    if not state.exists():
+        state.parent.mkdir(parents=True, exist_ok=True)
+        state.mkdir()
+        text.write_whole(state / "config.yaml", text.dump(_content(config)))
+        return
+    if not resume:
+        raise InputError(
+            f"{state}: holds an interrupted training; resume it, or name another folder"
+        )
+    theirs = _content(load_training(state / "config.yaml"))
+    for name, ours in _content(config).items():
+        if theirs[name] != ours:
+            raise InputError(
+                f"{state}: of another training: {name}: expected {theirs[name]}, got {ours}"
+            )
+
+
+def _content(config: Training) -> dict[str, Any]:
+    return config.model_dump(mode="json", by_alias=True)
+
+
+def _train(
+    config: Training,
+    fixtures: list[Fixture],
+    state: Path,
+    tensorboard: bool,
+    memory_limit: float | None,
+) -> Run:
+    """Train on fixtures of one shape: all settings and seeds, with the gap on the way."""
+    horizon = max(fixture.horizon for fixture in fixtures)
+    with contextlib.ExitStack() as stack_:
+        report = stack_.enter_context(stage(f"{config.algorithm.name} on {names(fixtures)}"))
+        job = prepare(
+            config.algorithm.name,
+            stack([fixture.params for fixture in fixtures]),
+            jax.random.key(config.seed, impl="threefry2x32"),
+            hyperparameters=config.on(fixtures[0].family),
+            num_seeds=config.num_seeds,
+            total_timesteps=config.total_timesteps,
+            evaluate=RelativeGap(config.curve.num_trials, horizon, config.curve.root),
+            eval_every=-(-config.total_timesteps // config.curve.points),
+            memory_limit=memory_limit,
+            checkpoint_dir=state,
+        )
+        report(0.0, memory_line(job))
+        if job.warning is not None:
+            report(0.0, job.warning)
+        live = None
+        if tensorboard:
+            live = stack_.enter_context(
+                contextlib.closing(events.Live(state.parent / "tensorboard" / state.name))
+            )
+        return job.run(_progress(report, job, live), STATE_SECONDS)
+
+
+def memory_line(job: Job) -> str:
+    """What the training needs and may take, for people."""
+    line = f"needs {size_text(job.memory_bytes)} of {size_text(job.memory_limit)}"
+    return line + (f", in {len(job.chunks)} chunks" if len(job.chunks) > 1 else "")
+
+
+def _progress(report: Report, job: Job, live: events.Live | None) -> Any:
+    """Tell of each interval: steps, speed, time left, gap."""
+    members = int(np.prod(job.population.shape))
+
+    def progress(steps: int, total: int, metrics: dict[str, Any]) -> None:
+        rate = metrics["steps_per_second"]
+        left = (total - steps) * members / max(rate, 1e-9)
+        gap = float(np.median(_gaps(metrics["evaluation"])))
+        report(
+            steps / total,
+            f"{steps:,} steps each, {rate:,.0f} steps/s, {left:,.0f} s left, "
+            f"median gap {gap:.3g} V*",
+        )
+        if live is not None:
+            live.write(steps, metrics)
+
+    return progress
+
+
+def _gaps(gaps: Any) -> np.ndarray:
+    """Gaps in float64; one that is not a number is infinite, a failure."""
+    gaps = np.asarray(gaps, np.float64)
+    return np.where(np.isnan(gaps), np.inf, gaps)
+
+
+def _with_settings(run: Run, x: np.ndarray) -> np.ndarray:
+    """(fixture, setting, seed, ...), also where there is no axis of settings."""
+    return x if "hyperparameters" in run.axes else x[:, None]
+
+
+def _curves(run: Run, fixtures: list[Fixture]) -> pd.DataFrame:
+    """Gap and metrics of each interval, long form."""
+    import pandas as pd
+
+    gaps = _with_settings(run, _gaps(run.curves))
+    F, H, S, K = gaps.shape
+    labels = [np.arange(n).reshape([-1 if i == j else 1 for j in range(4)]) for i, n in
+              enumerate((F, H, S, K))]  # fmt: skip
+    f, h, s, k = (np.broadcast_to(x, gaps.shape).ravel() for x in labels)
+    metrics = {
+        name: _with_settings(run, x).ravel().astype(np.float64) for name, x in run.metrics.items()
+    }
+    return pd.DataFrame(
+        {
+            "fixture": np.array([fixture.id for fixture in fixtures], object)[f],
+            "algorithm": run.algorithm,
+            "setting": h,
+            "seed": s,
+            "timesteps": run.timesteps[k],
+            "gap": gaps.ravel(),
+            **metrics,
+        }
+    )
+
+
+def _rows(run: Run, fixtures: list[Fixture]) -> list[dict[str, Any]]:
+    """One row for each fixture and setting."""
+    gaps = _with_settings(run, _gaps(run.curves))
+    failed, gamma = (_with_settings(run, x) for x in (run.failed, run.gamma))
+
+    def over_seeds(x: np.ndarray) -> dict[str, float]:
+        return {"median": float(np.median(x)), "low": float(x.min()), "high": float(x.max())}
+
+    return [
+        {
+            "fixture": fixture.id,
+            "algorithm": run.algorithm,
+            "setting": h,
+            "num_seeds": gaps.shape[2],
+            "timesteps": int(run.timesteps[-1]),
+            "gamma": float(gamma[f, h, 0]),
+            "gap": over_seeds(gaps[f, h, :, -1]),
+            "best_gap": over_seeds(gaps[f, h].min(axis=-1)),
+            "failed": int(failed[f, h].sum()),
+        }
+        for f, fixture in enumerate(fixtures)
+        for h in range(gaps.shape[1])
+    ]
+
+
+def _write(
+    config: Training, trained: Trained, groups: list[list[Fixture]], tensorboard: bool
+) -> None:
+    """Everything into the folder, which appears whole or not at all."""
+    from cojax.evaluation import tables
+
+    content = _content(config)
+    with provenance.whole_folder(trained.folder) as folder:
+        text.write_whole(folder / "config.yaml", text.dump(content))
+        trained.curves.to_parquet(folder / "curves.parquet", index=False)
+        (folder / "rows.json").write_text(tables.to_json(trained.rows) + "\n")
+        (folder / "policies").mkdir()
+        populations = []
+        for number, (run, group) in enumerate(zip(trained.runs, groups, strict=True)):
+            name = f"{run.algorithm}-{number}"
+            save_policy(folder / "policies" / f"{name}.npz", run.policy)
+            if run.best is not None:
+                save_policy(folder / "policies" / f"{name}-best.npz", run.best)
+            populations.append(_about(name, run, group))
+        about = {
+            "schema": SCHEMA,
+            "populations": populations,
+            **provenance.surroundings(),
+            "configuration": content,
+        }
+        (folder / "provenance.json").write_text(json.dumps(about, indent=2) + "\n")
+        if tensorboard:
+            events.write_curves(folder / "tensorboard", trained.curves)
+
+
+def _about(name: str, run: Run, fixtures: list[Fixture]) -> dict[str, Any]:
+    """What decides, or may explain, the figures of one population; JSON data."""
+    return {
+        "name": name,
+        "axes": list(run.axes),
+        "fixtures": {
+            fixture.id: {"sha256": fixture.sha256, "horizon": fixture.horizon}
+            for fixture in fixtures
+        },
+        "gamma": run.gamma.tolist(),
+        "failed": run.failed.tolist(),
+        "memory_bytes": run.memory_bytes,
+        "chunks": run.chunks,
+        "compile_seconds": run.compile_seconds,
+        "steps_per_second": run.steps_per_second,
+    }

@@ -1,0 +1,288 @@
+"""``cojax train``: the folder it writes, interruptions, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import struct
+import sys
+
+import jax
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+from cojax.agents import load_policy
+from cojax.cli import main
+from cojax.experiments import config as config_module
+from cojax.experiments import training as training_module
+from cojax.experiments.config import load_training, training
+
+ARM, VEHICLE = "arm-n2-p0.80-s7", "nvdex-k1-easy"
+SMALL = ["num_envs=4", "num_steps=16", "num_minibatches=2", "update_epochs=1", "hidden=[8]"]
+SIZES = [word for setting in SMALL for word in ("--set", setting)]
+SHORT = ["--seeds", "2", "--timesteps", "256", "--points", "4", *SIZES]
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(main, ["train", *map(str, arguments)])
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """Two shapes, in an order that is not that of their names."""
+    folder = tmp_path_factory.mktemp("train")
+    done = invoke(
+        "ppo", "--fixture", VEHICLE, "--fixture", ARM, *SHORT, "--set", "gamma=0.9",
+        "--out", folder / "out", "--tensorboard", "--json",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    return folder, done
+
+
+def curves_of(folder):
+    return pd.read_parquet(folder / "curves.parquet")
+
+
+def test_the_folder_holds_everything(finished):
+    folder, _ = finished
+    assert [entry.name for entry in folder.iterdir()] == ["out"]  # no state is left
+    out = folder / "out"
+    assert {entry.name for entry in out.iterdir()} == {
+        "config.yaml", "curves.parquet", "policies", "provenance.json", "rows.json", "tensorboard"
+    }  # fmt: skip
+    curves = curves_of(out)
+    assert len(curves) == 2 * 2 * 4
+    labels = ["fixture", "algorithm", "setting", "seed", "timesteps", "gap"]
+    assert list(curves.columns[:6]) == labels
+    assert {"policy_loss", "episode_return", "failed", "std"} <= set(curves.columns)
+    counts = curves.groupby(["fixture", "setting", "seed"])["timesteps"].apply(list)
+    assert len(counts) == 4
+    assert all(x == [64, 128, 192, 256] for x in counts)
+    assert np.isfinite(curves["gap"]).all()
+
+
+def test_rows_are_medians_of_the_curves(finished):
+    folder, done = finished
+    rows = json.loads(done.stdout)
+    assert rows == json.loads((folder / "out" / "rows.json").read_text())
+    assert [row["fixture"] for row in rows] == [VEHICLE, ARM]
+    curves = curves_of(folder / "out")
+    for row in rows:
+        mine = curves[curves["fixture"] == row["fixture"]]
+        last = mine[mine["timesteps"] == 256]["gap"]
+        best = mine.groupby("seed")["gap"].min()
+        for name, x in (("gap", last), ("best_gap", best)):
+            assert row[name] == {"median": x.median(), "low": x.min(), "high": x.max()}
+        assert (row["num_seeds"], row["failed"], row["timesteps"]) == (2, 0, 256)
+        assert row["gamma"] == pytest.approx(0.9)
+
+
+def test_progress_tells_memory_speed_gap_and_another_gamma(finished):
+    lines = finished[1].stderr.splitlines()
+    assert any("needs" in line and "of" in line and "kB" in line for line in lines)
+    assert sum("gamma: 0.9 is not the system's own 0.99" in line for line in lines) == 2
+    assert sum("steps/s" in line and "s left, median gap" in line for line in lines) == 8
+    assert "Warning" not in finished[1].stderr
+
+
+def test_policies_and_provenance_fit_together(finished):
+    out = finished[0] / "out"
+    about = json.loads((out / "provenance.json").read_text())
+    assert about["schema"] == "cojax.training/1"
+    assert {"git", "versions", "device", "prng"} <= set(about)
+    curves = curves_of(out)
+    for population in about["populations"]:
+        assert np.allclose(population["gamma"], 0.9)
+        assert population["memory_bytes"] > 0
+        last = load_policy(out / "policies" / f"{population['name']}.npz")
+        best = load_policy(out / "policies" / f"{population['name']}-best.npz")
+        assert last.axes == best.axes == ("fixture", "seed") == tuple(population["axes"])
+        (fixture,) = population["fixtures"]
+        mine = curves[curves["fixture"] == fixture]
+        at = mine.loc[mine.groupby("seed")["gap"].idxmin()]["timesteps"].to_numpy()
+        moved = [
+            any(
+                not np.array_equal(x[0, seed], y[0, seed])
+                for x, y in zip(
+                    jax.tree.leaves(last.params), jax.tree.leaves(best.params), strict=True
+                )
+            )
+            for seed in range(2)
+        ]
+        assert moved == list(at != 256)
+
+
+def scalars(folder):
+    """(tag, step) -> value of the event files in a folder, read from their bytes."""
+    from tensorboardX.proto.event_pb2 import Event
+
+    found = {}
+    for path in folder.glob("events.*"):
+        data = path.read_bytes()
+        while data:
+            (length,) = struct.unpack("<Q", data[:8])
+            event = Event.FromString(data[12 : 12 + length])
+            data = data[16 + length :]
+            for value in event.summary.value:
+                found[value.tag, event.step] = value.simple_value
+    return found
+
+
+def test_event_files_say_what_the_curves_say(finished):
+    out = finished[0] / "out"
+    curves = curves_of(out)
+    for fixture in (ARM, VEHICLE):
+        seen = scalars(out / "tensorboard" / fixture / "setting-0" / "seed-1")
+        mine = curves[(curves["fixture"] == fixture) & (curves["seed"] == 1)]
+        for row in mine.itertuples():
+            assert seen["gap", row.timesteps] == np.float32(row.gap)
+            assert seen["policy_loss", row.timesteps] == np.float32(row.policy_loss)
+        assert all(np.isfinite(x) for x in seen.values())
+
+
+def test_interrupted_and_resumed_from_its_own_config(finished, tmp_path, monkeypatch):
+    """In the middle of the second shape; the curves are those of the whole run, bit for bit."""
+    monkeypatch.setattr(training_module, "STATE_SECONDS", 0.0)
+    tell, calls = training_module._progress, []
+
+    def stop_at_the_sixth(report, job, live):
+        inner = tell(report, job, live)
+
+        def progress(*args):
+            inner(*args)
+            calls.append(args[0])
+            if len(calls) == 6:
+                raise KeyboardInterrupt
+
+        return progress
+
+    monkeypatch.setattr(training_module, "_progress", stop_at_the_sixth)
+    whole, out = finished[0] / "out", tmp_path / "out"
+    stopped = invoke(whole / "config.yaml", "--out", out)
+    assert stopped.exit_code == 130
+    assert f"cojax train --resume --out {out}" in stopped.stderr
+    assert not out.exists()
+    refused = invoke(whole / "config.yaml", "--out", out)
+    assert refused.exit_code == 2
+    assert "holds an interrupted training" in refused.stderr
+    refused = invoke(whole / "config.yaml", "--out", out, "--resume", "--seed", "5")
+    assert refused.exit_code == 2
+    assert "of another training: seed: expected 0, got 5" in refused.stderr
+    done = invoke("--resume", "--out", out)
+    assert done.exit_code == 0, done.output
+    assert calls == [64, 128, 192, 256, 64, 128, 192, 256]
+    pd.testing.assert_frame_equal(curves_of(out), curves_of(whole), check_exact=True)
+    assert load_training(out / "config.yaml") == load_training(whole / "config.yaml")
+    again = invoke("--resume", "--out", out, "--json")
+    assert again.exit_code == 0
+    assert json.loads(again.stdout) == json.loads((whole / "rows.json").read_text())
+    assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
+
+
+def test_settings_are_an_axis(finished, tmp_path):
+    content = load_training(finished[0] / "out" / "config.yaml").model_dump_json(by_alias=True)
+    content = json.loads(content) | {
+        "fixtures": [ARM],
+        "settings": [{"learning_rate": 1e-3}, {"learning_rate": 3e-4}],
+        "total_timesteps": 64,
+    }
+    (tmp_path / "two.yaml").write_text(json.dumps(content))
+    done = invoke(tmp_path / "two.yaml", "--out", tmp_path / "out", "--json", "--points", "1")
+    assert done.exit_code == 0, done.output
+    assert [row["setting"] for row in json.loads(done.stdout)] == [0, 1]
+    losses = curves_of(tmp_path / "out").set_index(["setting", "seed"])["policy_loss"]
+    assert len(losses) == 4
+    assert (losses[0] != losses[1]).all()
+
+
+def test_tuned_defaults_lie_beneath_and_are_written_out(monkeypatch):
+    monkeypatch.setattr(
+        config_module, "tuned", lambda algorithm, family: {"learning_rate": 1.0, "hidden": [3]}
+    )
+    given = training(
+        {
+            "schema": "cojax.train/1",
+            "fixtures": [ARM],
+            "algorithm": {"name": "ppo", "hyperparameters": {"hidden": [8]}},
+            "settings": [{"clip_eps": 0.1}, {"learning_rate": 2.0}],
+        },
+        "test",
+    )
+    assert given.on("ConverseArm") == [
+        {"learning_rate": 1.0, "hidden": [8], "clip_eps": 0.1},
+        {"learning_rate": 2.0, "hidden": [8]},
+    ]
+    written = given.resolved(["ConverseArm"])
+    monkeypatch.setattr(config_module, "tuned", lambda *_: {"gamma": 0.1})
+    assert written.on("ConverseArm") == [
+        {"learning_rate": 1.0, "hidden": [8], "clip_eps": 0.1},
+        {"learning_rate": 2.0, "hidden": [8]},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (f"pp0 --fixture {ARM}", "unknown algorithm 'pp0'; did you mean 'ppo'?"),
+        ("ppo --fixture arm-n2-p0.80-s8", "did you mean"),
+        ("ppo", "fixtures: expected this field"),
+        ("", "ALGORITHM: expected ppo, a2c"),
+        ("--resume", "--resume: expected --out"),
+        ("--resume --out OUT", "expected an interrupted training"),
+        ("none.yaml", "none.yaml: no such file"),
+        (f"ppo --fixture {ARM} --set learning_rat=1", "did you mean 'learning_rate'?"),
+        (f"ppo --fixture {ARM} --set gamma=1.5", "gamma: expected a number in [0, 1], got 1.5"),
+        (f"ppo --fixture {ARM} --set gamma", "--set: expected NAME=VALUE, got 'gamma'"),
+        (f"ppo --fixture {ARM} --set gamma=[", "--set gamma=[: line"),
+        (f"ppo --fixture {ARM} --set num_envs=2.5", "num_envs decides shapes"),
+        (f"ppo --fixture {ARM} --seeds 0", "num_seeds: input should be greater"),
+        (f"ppo --fixture {ARM} --timesteps -1", "total_timesteps: input should be greater"),
+        (f"ppo --fixture {ARM} --config none.yaml", "none.yaml"),
+        (f"sac --fixture {ARM} --memory-limit 1e-5 --out OUT", "one member of sac needs"),
+        (f"sac --fixture {ARM} --memory-limit 0 --out OUT", "memory_limit: expected a number"),
+    ],
+)
+def test_unusable_input_is_one_line_and_leaves_nothing(arguments, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = invoke(*arguments.replace("OUT", str(tmp_path / "out")).split())
+    assert done.exit_code == 2, done.output
+    last = done.stderr.strip().splitlines()[-1]
+    assert words in last
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.rglob("*.yaml"))
+    assert not list(tmp_path.rglob("*.unfinished"))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"num_sedes": 2}, "num_sedes: unknown field; did you mean 'num_seeds'?"),
+        ({"settings": [{"hidden": [4]}, {"hidden": [8]}]}, "hidden decides shapes and cannot vary"),
+        ({"algorithm": {"name": "ppo", "families": {"ConverseArn": {}}}}, "'ConverseArm'"),
+        ({"schema": "cojax.experiment/1"}, "schema: input should be 'cojax.train/1'"),
+    ],
+)
+def test_unusable_files_are_one_line(change, words, tmp_path):
+    content = {"schema": "cojax.train/1", "fixtures": [ARM], "algorithm": {"name": "ppo"}} | change
+    (tmp_path / "c.yaml").write_text(json.dumps(content))
+    done = invoke(tmp_path / "c.yaml", "--out", tmp_path / "out")
+    assert done.exit_code == 2, done.output
+    (line,) = done.stderr.strip().splitlines()
+    assert words in line
+    assert [entry.name for entry in tmp_path.iterdir()] == ["c.yaml"]
+
+
+def test_the_missing_extra_is_named(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    done = invoke("ppo", "--fixture", ARM, "--tensorboard", "--out", tmp_path / "out")
+    assert done.exit_code == 2
+    assert done.stderr.strip() == (
+        "cojax: tensorboard: expected the extra, pip install 'cojax[tensorboard]'"
+    )
+
+
+def test_an_existing_folder_is_refused(finished):
+    done = invoke("ppo", "--fixture", ARM, "--out", finished[0] / "out")
+    assert done.exit_code == 2
+    assert "exists already" in done.stderr
