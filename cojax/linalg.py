@@ -21,6 +21,7 @@ from jax import lax
 
 HIGHEST = lax.Precision.HIGHEST
 _precision: ContextVar[lax.Precision] = ContextVar("precision", default=HIGHEST)
+_on_host: ContextVar[bool] = ContextVar("on_host", default=False)
 
 MAX_CHEBYSHEV_CONDITION = 1e3  # beyond it a polynomial needs several hundred products
 UNROLLED_DEGREE = 24  # longer recurrences are rolled into a loop, to keep compilation short
@@ -63,9 +64,22 @@ def quadratic_form(A: jax.Array, x: jax.Array) -> jax.Array:
 # --- on the host, in float64 ---------------------------------------------------------------------
 
 
+@contextmanager
+def host_arrays() -> Iterator[None]:
+    """Scope in which what is built keeps its arrays on the host, for systems that are stacked
+    next: for a thousand of them the transfers of single leaves would cost more than all the rest.
+    """
+    token = _on_host.set(True)
+    try:
+        yield
+    finally:
+        _on_host.reset(token)
+
+
 def to_device(x: Any, dtype: Any) -> jax.Array:
     """A host array on the device, rounded to a dtype on the host, which is faster."""
-    return jnp.asarray(np.asarray(x, dtype))
+    array = np.asarray(x, dtype)
+    return array if _on_host.get() else jnp.asarray(array)  # pyright: ignore[reportReturnType]
 
 
 def to_full(A: np.ndarray) -> np.ndarray:

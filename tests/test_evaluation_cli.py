@@ -10,7 +10,7 @@ from click.testing import CliRunner
 import cojax
 from cojax.cli import main
 from cojax.evaluation import lqr_gain, parse_policy, tables
-from cojax.evaluation.references import linearisation
+from cojax.evaluation.linearised import linearisation
 from cojax.families import ConverseArm
 
 FIXTURE = "arm-n4-p0.80-s7"

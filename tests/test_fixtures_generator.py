@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import jax
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -12,7 +13,14 @@ from hypothesis import strategies as st
 
 import cojax
 from cojax import cli
-from cojax.fixtures import dataset, distributions, generator, load_fixture, validate
+from cojax.fixtures import (
+    dataset,
+    distributions,
+    generator,
+    load_fixture,
+    stack_fixtures,
+    validate,
+)
 from cojax.fixtures.generator import generate, generate_outcome, resolve
 from cojax.inputs import InputError
 
@@ -190,6 +198,28 @@ def test_rejections_are_counted_and_giving_up_says_why():
     impossible = {"p": {"uniform": [1.5, 2.0]}}
     with pytest.raises(InputError, match=r"rejected 3 times; rejections so far: p 3"):
         generate_outcome("NVDEx", 1, ranges=impossible, max_attempts=3)
+
+
+def test_shipped_recipes_are_distributions(tmp_path, monkeypatch):
+    for name, family in (("thousand-arm", "ConverseArm"), ("thousand-nvdex", "NVDEx")):
+        settings = resolve(family, dataset.read_ranges(name))
+        made = [generator.attempt(family, settings, 0, i, 0, f"x{i}") for i in range(4)]
+        assert all(isinstance(f, cojax.fixtures.Fixture) for f in made)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "thousand-arm").write_text("n: 1")  # a file of that name comes first
+    assert dataset.read_ranges("thousand-arm") == {"n": 1}
+
+
+def test_a_batch_of_fixtures_is_the_stack_of_their_params():
+    fixtures = [load_fixture(f"arm-n4-p{p}-s7") for p in ("0.50", "0.60", "0.80")]
+    for some in (fixtures, [f.with_changes(action_limit=None) for f in fixtures]):
+        whole, apart = stack_fixtures(some), cojax.stack([f.params for f in some])
+        assert jax.tree.structure(whole) == jax.tree.structure(apart)
+        for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(apart), strict=True):
+            assert a.dtype == b.dtype
+            np.testing.assert_allclose(a, b, rtol=1e-6)
+    with pytest.raises(InputError, match="stack those of one shape"):
+        stack_fixtures([fixtures[0], load_fixture("arm-n2-p0.80-s7")])
 
 
 # --- folders and the command line ----------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -17,7 +18,20 @@ from hypothesis import strategies as st
 
 import cojax
 from cojax import cli, oracle, precision
-from cojax.fixtures import Fixture, load_fixture, make_fixture, save_fixture, shipped, store, text
+from cojax.fixtures import (
+    Certificate,
+    Check,
+    Fixture,
+    difficulty,
+    generator,
+    load_fixture,
+    make_fixture,
+    save_fixture,
+    shipped,
+    shipped_set,
+    store,
+    text,
+)
 from cojax.fixtures.fixture import from_content
 from cojax.inputs import InputError
 
@@ -145,12 +159,91 @@ def test_the_authors_grid_is_shipped():
     } <= names
 
 
-def test_a_shipped_file_can_be_made_again():
+def test_shipped_problems_can_be_made_again_byte_for_byte(monkeypatch):
+    """All that a file states but what was measured on it, which only the same machine repeats.
+
+    Of those that are drawn, one of the attempts is the shipped one; those before it were rejected.
+    """
+
+    def judged(fixtures, **_):
+        for fixture in fixtures:
+            certificate = Certificate(passed=problem(fixture) in shipped_problems, checks=FAILED)
+            yield dataclasses.replace(fixture, certificate=certificate)
+
+    shipped_problems = {problem(load_fixture(name)) for name in shipped()}
+    monkeypatch.setattr(shipped_set, "certify_many", lambda fixtures, **_: fixtures)
+    monkeypatch.setattr(generator, "certify_many", judged)
+    made = list(shipped_set.make())
+    assert {problem(fixture) for fixture in made} == shipped_problems
+    assert len(made) == len(shipped_problems) == len(shipped())
+
+
+FAILED = {"another": Check(verdict="fail")}
+
+
+def problem(fixture):
+    """The file of a fixture as it was before it was measured."""
+    bare = {"difficulty": None, "certificate": None, "reference": None}
+    return store.to_text(dataclasses.replace(fixture, **bare))
+
+
+def test_a_shipped_fixture_is_the_same_to_the_bit_whatever_is_made_beside_it(tmp_path):
+    shipped_set.main(tmp_path / "one", ARM)
+    shipped_set.main(tmp_path / "more", ARM, "nvdex-k1-easy")
+    alone = (tmp_path / "one" / f"{ARM}.yaml").read_bytes()
+    assert (tmp_path / "more" / f"{ARM}.yaml").read_bytes() == alone
+    rows = json.loads((tmp_path / "more" / "manifest.json").read_text())["fixtures"]
+    assert [row["id"] for row in rows] == [ARM, "nvdex-k1-easy"]
+    with pytest.raises(InputError, match="did you mean 'nvdex-k1-easy'"):
+        shipped_set.main(tmp_path / "more", "nvdex-k1-eas")
+
+
+def test_the_manifest_lists_what_is_shipped():
+    manifest = json.loads((store.DATA / "manifest.json").read_text())
+    rows = manifest["fixtures"]
+    assert tuple(row["id"] for row in rows) == shipped()
+    assert len(rows) == manifest["num"] == 60
+    for row in rows:
+        fixture = load_fixture(row["id"])
+        assert row["sha256"] == fixture.sha256
+        assert row["seeds"] == fixture.seeds.model_dump()
+        assert row["tier"] == difficulty.tier(fixture)
+    assert {row["tier"] for row in rows} == set(difficulty.TIERS)
+    assert manifest["recipe"]["command"] == "python -m cojax.fixtures.shipped_set FOLDER"
+    assert set(manifest["recipe"]["versions"]) == {"cojax", "jax", "numpy", "backend"}
+    size = sum(path.stat().st_size for path in store.DATA.parent.rglob("*") if path.is_file())
+    assert size < 3e6
+
+
+@pytest.mark.parametrize(
+    ("gap", "tier"),
+    [(0.0, "easy"), (1e-3, "medium"), (0.0499, "medium"), (0.05, "hard"), (0.1, "extreme")],
+)
+def test_tiers_go_by_the_measured_gap_of_the_regulator(gap, tier):
     fixture = load_fixture(ARM)
-    again = make_fixture("ConverseArm", id=ARM, n=2, p=0.8, seed=7, certify=False)
-    assert again.with_changes(difficulty=fixture.difficulty) == fixture.with_changes(
-        difficulty=fixture.difficulty
+    assert fixture.difficulty is not None
+    measured = {**fixture.difficulty.measured, "median_gap_lqr": gap}
+    measured_so = fixture.difficulty.model_copy(update={"measured": measured})
+    assert difficulty.tier(dataclasses.replace(fixture, difficulty=measured_so)) == tier
+    assert difficulty.tier(fixture.with_changes(p=0.5)) is None
+
+
+def test_every_measure_of_difficulty_is_in_the_file():
+    fixture = load_fixture("arm-n4-p0.80-s7")
+    assert fixture.difficulty is not None
+    assert set(fixture.difficulty.terms) == {"n", "p^-2", "tr(Sigma)", "alpha0", "cond(P)"}
+    weights, terms = fixture.difficulty.weights, fixture.difficulty.terms
+    assert fixture.difficulty.index == pytest.approx(
+        sum(weights[name] * terms[name] for name in terms), rel=2e-3
     )
+    assert set(fixture.difficulty.measured) == {
+        "median_gap_zero_policy",
+        "median_gap_lqr",
+        "open_loop_radius",
+        "closed_loop_radius",
+        "contraction",
+        "nonlinear_energy",
+    }
 
 
 GOLDEN = {
@@ -377,9 +470,8 @@ def test_list_as_table_and_as_json():
     rows = json.loads(out)
     assert code == 0
     assert [row["id"] for row in rows] == list(shipped())
-    assert {"family", "state_dim", "action_dim", "p", "gamma", "horizon", "difficulty"} <= set(
-        rows[0]
-    )
+    fields = {"family", "state_dim", "action_dim", "p", "gamma", "horizon", "difficulty", "tier"}
+    assert fields <= set(rows[0])
     code, out, _ = run("list")
     assert code == 0
     assert ARM in out

@@ -6,7 +6,6 @@ import dataclasses
 import re
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -18,11 +17,14 @@ from cojax.fixtures import (
     descent,
     host_checks,
     load_fixture,
+    measure,
+    paths,
     pointwise,
     samples,
     save_fixture,
     store,
     validate,
+    validator,
 )
 from cojax.fixtures.validator import compare, validate_many
 from cojax.inputs import InputError
@@ -251,19 +253,23 @@ def test_descent_finds_a_better_value_than_a_wrong_one():
         def stage_cost(self, s, a):
             return self.system.stage_cost(s, a) * self.factor
 
-    with precision.x64():
-        params = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), batch.double)
+    def stand_in(params, factor):
+        params = jax.tree.map(lambda leaf: leaf[0], params)
+        return type("Params", (), {"system": Claimed(params.system, factor)})
 
-        @jax.jit
-        def attack(factor):
-            claimed = Claimed(params.system, factor)
-            stand_in = type("Params", (), {"system": claimed})
-            return descent.nobody_beats(stand_in, drawn.starts[0], noise)
+    search = jax.jit(lambda factor, s, xi: descent.search(stand_in(batch.single, factor), s, xi))
+    weigh = jax.jit(lambda factor, *x: descent.weigh(stand_in(batch.double, factor), *x))
 
-        assert attack(1.0).lowest > -1e-9
-        assert attack(1.0).reached < 1e-3
-        assert attack(0.95).lowest < -1e-6
-        assert attack(1.2).reached > 1e-3
+    def attack(factor):
+        single = (np.float32(x) for x in (factor, drawn.starts[0], noise))
+        found = (np.asarray(x, np.float64) for x in search(*single))
+        with precision.x64():
+            return jax.device_get(weigh(factor, drawn.starts[0], *found))
+
+    assert attack(1.0).lowest > -1e-9
+    assert attack(1.0).reached < 1e-3
+    assert attack(0.95).lowest < -1e-6
+    assert attack(1.2).reached > 1e-3
 
 
 # --- pieces --------------------------------------------------------------------------------------
@@ -310,3 +316,83 @@ def test_a_batch_gives_what_each_fixture_gives_alone():
             assert check.verdict == one.checks[name].verdict
             if check.value and abs(check.value) > 1e-6:
                 assert check.value == pytest.approx(one.checks[name].value, rel=1e-2)
+
+
+def test_a_trimmed_series_is_the_series():
+    """What leads all members of a batch and is zero is left out; nothing else is."""
+    fixtures = [load_fixture(ARM), load_fixture(ARM).with_changes(R=0.5)]
+    ((_, batch),) = batches.batches(fixtures)
+    root = batch.single.system.inverse_root
+    padded = np.pad(root.coefficients, ((0, 0), (0, 2 * paths.BLOCK)))
+    gains, horizons = np.zeros((2, 2, 2, 4), np.float32), np.full(2, 16, np.int32)
+    longer = dataclasses.replace(
+        batch.single,
+        system=dataclasses.replace(
+            batch.single.system, inverse_root=dataclasses.replace(root, coefficients=padded)
+        ),
+    )
+    walks = [paths.closed_loop_batch(p, gains, horizons) for p in (batch.single, longer)]
+    for a, b in zip(*walks, strict=True):
+        np.testing.assert_array_equal(a, b)
+    x = batch.single.initial_state.high[0]
+    single = jax.tree.map(lambda leaf: leaf[0], batch.single.system)
+    blocks = -(-int(np.flatnonzero(single.inverse_root.coefficients)[-1] + 1) // paths.BLOCK)
+    trimmed = paths.TrimmedRoot(single.inverse_root, blocks)
+    other = dataclasses.replace(single, inverse_root=trimmed).optimum(x)
+    np.testing.assert_allclose(other.action, single.optimum(x).action, rtol=2e-6)
+
+
+def test_what_is_after_a_systems_own_horizon_does_not_count():
+    fixture = load_fixture(ARM)
+    ((_, batch),) = batches.batches([fixture, fixture])
+    gains = np.zeros((2, 2, 2, 4), np.float32)
+    alone = paths.closed_loop_batch(batch.single, gains, np.array([8, 8], np.int32))
+    mixed = paths.closed_loop_batch(batch.single, gains, np.array([8, 16], np.int32))
+    for a, b in zip(alone, mixed, strict=True):
+        np.testing.assert_array_equal(a[0], b[0])
+    assert (mixed.final[1] != mixed.final[0]).any()
+
+
+def test_many_files_are_validated_in_one_pass(tmp_path, monkeypatch):
+    sizes = []
+    measured = validator.measure
+
+    def counted(batch):
+        sizes.append((batch.own, batch.fixtures[0].family))
+        return measured(batch)
+
+    monkeypatch.setattr(validator, "measure", counted)
+    path = tmp_path / "edited.yaml"
+    path.write_text(edited(ARM, ("R: 10.0", "R: 10.1")))
+    names = [ARM, VEHICLE, str(path), ARM]
+    result = CliRunner().invoke(cli.main, ["validate", *names])
+    assert sizes == [(3, "ConverseArm"), (1, "NVDEx")]
+    assert result.exit_code == 1
+    words = [f"{name}: {'INVALID' if name == str(path) else 'valid'}" for name in names]
+    assert [line for line in result.stdout.splitlines() if not line.startswith(" ")] == words
+    assert "validate: 4 of 4" in result.stderr
+
+
+def test_the_ledger_holds_the_backends_own_precision(monkeypatch):
+    """Off the CPU the residual is also measured with the backend's own products, and counts."""
+    fixture = load_fixture(ARM)
+    ((_, batch),) = batches.batches([fixture])
+    drawn = samples.draw(batch)
+    test = drawn.test.astype(np.float32)
+    traced = str(jax.make_jaxpr(pointwise.default_batch.__wrapped__)(batch.single, test))
+    assert "DEFAULT" in traced
+    assert "HIGHEST" not in traced
+
+    def coarse(params, test):
+        asked.append(test.shape)
+        return np.full(len(test), 3e-3, np.float32)
+
+    asked = []
+    monkeypatch.setattr(measure.pointwise, "default_batch", coarse)
+    assert validate(fixture).precision.default == validate(fixture).precision.float32
+    monkeypatch.setattr(measure.jax, "default_backend", lambda: "gpu")
+    certificate = validate(fixture)
+    assert asked == [test.shape]
+    assert certificate.precision.default == pytest.approx(3e-3)
+    assert certificate.resolution_floor == certificate.precision.default
+    assert "floor" not in certificate.checks  # it limits what tables may claim; it is no failure

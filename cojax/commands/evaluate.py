@@ -21,8 +21,8 @@ import click
     multiple=True,
     default=("oracle", "zero"),
     show_default=True,
-    help="oracle, zero, random, lqr, dithered-oracle:STD, detuned-oracle:FACTOR, or a checkpoint; "
-    "may be repeated.",
+    help="oracle, zero, random, lqr, receding-horizon:STEPS, dithered-oracle:STD, "
+    "detuned-oracle:FACTOR, or a checkpoint; may be repeated.",
 )
 @click.option("--trials", type=int, default=256, show_default=True, help="Paired trials.")
 @click.option("--root", type=int, default=0, show_default=True, help="Seed of the streams.")

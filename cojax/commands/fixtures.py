@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import click
@@ -14,14 +14,24 @@ import click
 @click.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Rows as JSON, and nothing else.")
 def list_command(as_json: bool) -> None:
-    """List the fixtures shipped with the package."""
+    """List the fixtures shipped with the package, with their difficulty and its tier."""
     from cojax.fixtures import load_fixture, shipped
 
     rows = [_row(load_fixture(name)) for name in shipped()]
     if as_json:
         _print_json(rows)
         return
-    columns = ["id", "family", "state_dim", "action_dim", "p", "gamma", "horizon", "difficulty"]
+    columns = [
+        "id",
+        "family",
+        "state_dim",
+        "action_dim",
+        "p",
+        "gamma",
+        "horizon",
+        "difficulty",
+        "tier",
+    ]
     table = [columns, *([_word(row[c]) for c in columns] for row in rows)]
     _print_table(table)
 
@@ -74,12 +84,12 @@ def oracle_command(fixture: str, states: str, x64: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Rows as JSON, and nothing else.")
 def validate_command(fixtures: tuple[str, ...], as_json: bool) -> None:
     """Check fixtures anew; status 1 where one is not what it says."""
-    from cojax.fixtures import validate
+    from cojax.fixtures.validator import validate_many
 
-    rows, valid = [], True
-    for name in fixtures:
-        certificate = validate(name)
-        valid = valid and certificate.passed
+    with progress("validate") if len(fixtures) > 1 else nullcontext() as advance:
+        certificates = validate_many(fixtures, progress=advance)
+    rows = []
+    for name, certificate in zip(fixtures, certificates, strict=True):
         rows.append({"id": name, **certificate.model_dump()})
         if not as_json:
             click.echo(f"{name}: {'valid' if certificate.passed else 'INVALID'}")
@@ -89,7 +99,7 @@ def validate_command(fixtures: tuple[str, ...], as_json: bool) -> None:
                 click.echo(f"  {mark} {check_name:<20}{figures}  {check.note}".rstrip())
     if as_json:
         _print_json(rows)
-    if not valid:
+    if not all(certificates):
         raise SystemExit(1)
 
 
@@ -105,7 +115,11 @@ def validate_command(fixtures: tuple[str, ...], as_json: bool) -> None:
     metavar="NAME=RANGE",
     help="A knob or matrix: p=0.4:1.0, n=2,4,8, R=log:0.1:10, gamma=0.98. Repeatable.",
 )
-@click.option("--ranges", "ranges_file", help="YAML file of distributions.")
+@click.option(
+    "--ranges",
+    "ranges_file",
+    help="YAML file of distributions, or a shipped recipe: thousand-arm, thousand-nvdex.",
+)
 @click.option("--parameterization", type=click.Choice(["metric", "sqrt"]))
 @click.option("--nonlinearity", type=float, help="Factor of all rotation gains.")
 @click.option("--id", "prefix", help="Prefix of the ids.")
@@ -133,7 +147,7 @@ def generate_command(
     direct = {"parameterization": parameterization, "nonlinearity": nonlinearity}
     ranges |= {name: value for name, value in direct.items() if value is not None}
     try:
-        with _progress(f"generate {family}") as advance:
+        with progress(f"generate {family}") as advance:
             outcome = dataset.generate_folder(
                 out,
                 family,
@@ -158,7 +172,7 @@ def generate_command(
 
 
 @contextmanager
-def _progress(title: str) -> Iterator[Callable[[int, int], None]]:
+def progress(title: str) -> Iterator[Callable[[int, int], None]]:
     """Progress as a bar on a terminal, as plain lines elsewhere, both on standard error."""
     from rich.console import Console
     from rich.progress import Progress
@@ -173,6 +187,8 @@ def _progress(title: str) -> Iterator[Callable[[int, int], None]]:
 
 
 def _row(fixture: Any) -> dict[str, Any]:
+    from cojax.fixtures.difficulty import tier
+
     return {
         "id": fixture.id,
         "family": fixture.family,
@@ -183,6 +199,7 @@ def _row(fixture: Any) -> dict[str, Any]:
         "gamma": fixture.gamma,
         "horizon": fixture.horizon,
         "difficulty": None if fixture.difficulty is None else fixture.difficulty.index,
+        "tier": tier(fixture),
         "certified": bool(fixture.certificate),
         "sha256": fixture.sha256,
     }

@@ -85,8 +85,15 @@ def level(systems: Sequence[QuadraticGaussian]) -> list[QuadraticGaussian]:
     return [QuadraticGaussian(**s) for s in out]
 
 
-def _full(A: jax.Array) -> jax.Array:
-    return jnp.diag(A) if A.ndim == 1 else A
+def _full(A: Any) -> Any:
+    if A.ndim != 1:
+        return A
+    return jnp.diag(A) if isinstance(A, Tracer) else np.diag(np.asarray(A))
+
+
+def _pad(A: Any, widths: Any) -> Any:
+    """Pad with zeros at the end; on the host, where every shape would else be compiled for."""
+    return jnp.pad(A, widths) if isinstance(A, Tracer) else np.pad(np.asarray(A), widths)
 
 
 def _level_roots(systems: list[dict[str, Any]]) -> None:
@@ -97,7 +104,7 @@ def _level_roots(systems: list[dict[str, Any]]) -> None:
         for s, r in zip(systems, roots, strict=True):
             missing = length - r.coefficients.shape[0]
             s["inverse_root"] = r.replace(
-                coefficients=jnp.pad(r.coefficients, (0, missing)),
+                coefficients=_pad(r.coefficients, (0, missing)),
                 twice_t_A=_full(r.twice_t_A) if full else r.twice_t_A,
             )
     elif all(isinstance(r, linalg.ConstantRoot) for r in roots):
@@ -119,8 +126,8 @@ def _level_noise(systems: list[dict[str, Any]]) -> None:
         if all(m.dim == longest.dim and longest.rows[: len(m.rows)] == m.rows for m in models):
             for s, m in zip(systems, models, strict=True):
                 missing = len(longest.rows) - len(m.rows)
-                s["noise"] = longest.replace(sigma=jnp.pad(m.sigma, (0, missing)))
+                s["noise"] = longest.replace(sigma=_pad(m.sigma, (0, missing)))
     elif all(isinstance(m, Gaussian) for m in models):
         rank = max(m.L.shape[1] for m in models)
         for s, m in zip(systems, models, strict=True):
-            s["noise"] = m.replace(L=jnp.pad(m.L, ((0, 0), (0, rank - m.L.shape[1]))))
+            s["noise"] = m.replace(L=_pad(m.L, ((0, 0), (0, rank - m.L.shape[1]))))

@@ -58,7 +58,7 @@ def env_params(
     inputs.one_of("terminal_value", terminal_value, TERMINAL_VALUES)
     rms = largest = 1.0
     if action_limit is None or divergence_radius is None:
-        rms, largest = jax.device_get(_scales(_padded(system), initial_state))
+        rms, largest = jax.device_get(scales(_padded(system), initial_state))
     if action_limit is None:
         limit = np.full(system.action_dim, 4.0 * max(float(largest), 1e-6))
     else:
@@ -69,11 +69,11 @@ def env_params(
         divergence_radius = 1e4 * float(rms)
     divergence_radius = inputs.number("divergence_radius", divergence_radius, 0.0, low_open=True)
     return EnvParams(
-        max_steps_in_episode=jnp.asarray(np.int32(horizon)),
+        max_steps_in_episode=linalg.to_device(horizon, np.int32),
         system=system,
         initial_state=initial_state,
-        action_limit=jnp.asarray(np.asarray(limit, dtype)),
-        divergence_radius=jnp.asarray(np.asarray(divergence_radius, dtype)),
+        action_limit=linalg.to_device(limit, dtype),
+        divergence_radius=linalg.to_device(divergence_radius, dtype),
         clip_actions=action_limit is not None,
         terminal_value=terminal_value,  # pyright: ignore[reportArgumentType]
     )
@@ -93,7 +93,7 @@ def _padded(system: System) -> System:
 
 
 @jax.jit
-def _scales(system: System, law: InitialLaw) -> tuple[jax.Array, jax.Array]:
+def scales(system: System, law: InitialLaw) -> tuple[jax.Array, jax.Array]:
     """Over 1,024 fixed draws of s_0: rms of sqrt(V* - b), and the largest |a*_i|."""
     keys = jax.random.split(jax.random.key(0, impl="threefry2x32"), 1024)
     s = jax.vmap(law.sample)(keys)

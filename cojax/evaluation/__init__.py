@@ -10,12 +10,13 @@ from cojax.evaluation.aggregates import (
     tolerance_interval,
 )
 from cojax.evaluation.evaluator import evaluate
+from cojax.evaluation.linearised import lqr_gain
 from cojax.evaluation.references import (
     Reference,
     detuned_oracle,
     dithered_oracle,
-    lqr_gain,
     parse_policy,
+    receding_horizon,
 )
 from cojax.evaluation.result import METRICS, Evaluation, Member
 from cojax.evaluation.targets import average_runtime, ecdf, steps_to_targets
@@ -37,6 +38,7 @@ __all__ = [
     "parse_policy",
     "performance_profile",
     "probability_of_improvement",
+    "receding_horizon",
     "scores",
     "steps_to_targets",
     "tolerance_interval",

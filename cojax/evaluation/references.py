@@ -7,6 +7,7 @@ plays exactly the action it is compared with. A :class:`cojax.policy.Policy` see
     zero                     a = 0
     random                   a ~ U(-limit, limit)
     lqr                      a = -K s, K of the linearisation at the origin
+    receding-horizon:STEPS   first action of an optimal plan along the mean dynamics, by iLQR
     dithered-oracle:STD      a = a*(s) + ξ, Cov ξ = STD² I; gap tr(B C)(1-γᵀ)/(1-γ) for constant B
     detuned-oracle:FACTOR    a = FACTOR · a*(s)
 """
@@ -20,13 +21,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-import scipy.linalg
 
-from cojax import inputs, precision
+from cojax import inputs
 from cojax.envs import EnvParams
+from cojax.evaluation import planning
+from cojax.evaluation.linearised import lqr_gain
 from cojax.inputs import InputError
-from cojax.system import Optimum, System
+from cojax.system import Optimum
 
 Act = Callable[[Any, Optimum, jax.Array, jax.Array], jax.Array]
 
@@ -125,16 +126,29 @@ def detuned_oracle(factor: float) -> Reference:
     return Reference(f"detuned-oracle:{factor:g}", act_detuned, partial(_constant, factor))
 
 
+def receding_horizon(horizon: int = planning.HORIZON) -> Reference:
+    """Plan ``horizon`` steps along the mean dynamics, play the first action, and plan again.
+
+    The plan ends in the value of the LQR at the origin: nothing is taken from the optimum
+    (:mod:`cojax.evaluation.planning`). Raises ValueError unless horizon is a whole
+    number >= 1.
+    """
+    horizon = inputs.whole("receding-horizon", horizon, 1)
+    make = partial(planning.make_planner, horizon)
+    return Reference(f"receding-horizon:{horizon}", planning.act, make)
+
+
 _PLAIN = {reference.name: reference for reference in (ORACLE, ZERO, RANDOM, LQR)}
 _NUMBERED = {
-    "dithered-oracle": ("STD", "0.05", dithered_oracle),
-    "detuned-oracle": ("FACTOR", "0.8", detuned_oracle),
+    "dithered-oracle": ("STD", "a finite number >= 0", "0.05", float, dithered_oracle),
+    "detuned-oracle": ("FACTOR", "a finite number", "0.8", float, detuned_oracle),
+    "receding-horizon": ("STEPS", "a whole number >= 1", "8", int, receding_horizon),
 }
 NAMES = (*_PLAIN, *_NUMBERED)
 
 
 def parse_policy(text: str) -> Reference:
-    """The reference a text names: "oracle", "lqr", "dithered-oracle:0.05", …
+    """The reference a text names: "oracle", "lqr", "dithered-oracle:0.05", "receding-horizon", …
 
     Raises ValueError, one line, suggesting the nearest name.
     """
@@ -144,66 +158,12 @@ def parse_policy(text: str) -> Reference:
         if colon:
             raise InputError(f"policy {text!r}: expected {name} alone, it takes no number")
         return _PLAIN[name]
-    unit, example, factory = _NUMBERED[name]
+    unit, expected, example, convert, factory = _NUMBERED[name]
+    if name == "receding-horizon" and not colon:
+        return factory()
     try:
-        return factory(float(number))
+        return factory(convert(number))
     except ValueError:
         raise InputError(
-            f"policy {text!r}: expected {name}:{unit} with a finite number"
-            f"{' >= 0' if unit == 'STD' else ''}, e.g. {name}:{example}"
+            f"policy {text!r}: expected {name}:{unit} with {expected}, e.g. {name}:{example}"
         ) from None
-
-
-# --- LQR -----------------------------------------------------------------------------------------
-
-
-def linearisation(system: System) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """A, B, Q, R of s' ≈ A s + B a, c ≈ sᵀQ s + aᵀR a at the origin, in float64.
-
-    A comes from central differences of the mean next state over a step of 1e-5, since the SR
-    drift is homogeneous there and has no derivative; the others are derivatives, exact.
-    """
-    with precision.x64():
-        A, B, Q, R = map(np.asarray, _linearisation(jax.tree.map(_to_float64, system)))
-    return A, B, Q, R
-
-
-@jax.jit
-def _linearisation(system: System) -> tuple[jax.Array, ...]:
-    d, m = system.state_dim, system.action_dim
-    s, a, step = jnp.zeros(d), jnp.zeros(m), 1e-5
-    ahead, behind = jax.vmap(lambda x: system.optimum(x).drift)(
-        step * jnp.concatenate([jnp.eye(d), -jnp.eye(d)])
-    ).reshape(2, d, d)
-    A = (ahead - behind).T / (2.0 * step)
-    B = jax.vmap(lambda x: system.actuate(s, x), out_axes=1)(jnp.eye(m))
-    Q = 0.5 * jax.hessian(lambda x: system.stage_cost(x, a))(s)
-    R = 0.5 * jax.hessian(lambda x: system.stage_cost(s, x))(a)
-    return A, B, Q, R
-
-
-def lqr_gain(system: System) -> np.ndarray:
-    """K, shape (m, d), float64, of the discounted linear-quadratic regulator a = -K s.
-
-    X = Q + γAᵀXA - γ²AᵀXB (R + γBᵀXB)⁻¹ BᵀXA,  K = γ (R + γBᵀXB)⁻¹ BᵀXA, with A, B, Q, R of
-    :func:`linearisation` (Bertsekas, Dynamic Programming and Optimal Control, vol. 1, sec. 3.1).
-
-    Raises ValueError where the equation has no stabilising solution.
-    """
-    A, B, Q, R = linearisation(system)
-    gamma = float(system.gamma)
-    root = np.sqrt(gamma)
-    try:
-        X = scipy.linalg.solve_discrete_are(root * A, root * B, Q, R)
-        K = gamma * np.linalg.solve(R + gamma * B.T @ X @ B, B.T @ X @ A)
-    except (np.linalg.LinAlgError, ValueError) as error:
-        raise InputError(
-            "lqr: the discounted Riccati equation of the linearisation at the origin has no "
-            f"stabilising solution ({error})"
-        ) from None
-    return K
-
-
-def _to_float64(leaf: Any) -> jax.Array:
-    leaf = np.asarray(leaf)
-    return jnp.asarray(leaf.astype(np.float64) if leaf.dtype.kind == "f" else leaf)

@@ -1,0 +1,66 @@
+"""The linearisation at the origin, and the discounted linear-quadratic regulator of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from cojax import precision
+from cojax.fixtures.linear import riccati
+from cojax.inputs import InputError
+from cojax.system import System
+
+
+def linearisation(system: System) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """A, B, Q, R of s' ≈ A s + B a, c ≈ sᵀQ s + aᵀR a at the origin, in float64.
+
+    A comes from central differences of the mean next state over a step of 1e-5, since the SR
+    drift is homogeneous there and has no derivative; the others are derivatives, exact.
+    """
+    with precision.x64():
+        A, B, Q, R = map(np.asarray, _linearisation(jax.tree.map(_to_float64, system)))
+    return A, B, Q, R
+
+
+@jax.jit
+def _linearisation(system: System) -> tuple[jax.Array, ...]:
+    d, m = system.state_dim, system.action_dim
+    s, a, step = jnp.zeros(d), jnp.zeros(m), 1e-5
+    ahead, behind = jax.vmap(lambda x: system.optimum(x).drift)(
+        step * jnp.concatenate([jnp.eye(d), -jnp.eye(d)])
+    ).reshape(2, d, d)
+    A = (ahead - behind).T / (2.0 * step)
+    B = jax.vmap(lambda x: system.actuate(s, x), out_axes=1)(jnp.eye(m))
+    Q = 0.5 * jax.hessian(lambda x: system.stage_cost(x, a))(s)
+    R = 0.5 * jax.hessian(lambda x: system.stage_cost(s, x))(a)
+    return A, B, Q, R
+
+
+def regulator(system: System) -> tuple[np.ndarray, np.ndarray]:
+    """X, (d, d), and K, (m, d), float64: value sᵀX s and action a = -K s of the regulator.
+
+    X = Q + γAᵀXA - γ²AᵀXB (R + γBᵀXB)⁻¹ BᵀXA,  K = γ (R + γBᵀXB)⁻¹ BᵀXA, with A, B, Q, R of
+    :func:`linearisation` (Bertsekas, Dynamic Programming and Optimal Control, vol. 1, sec. 3.1).
+
+    Raises ValueError where the equation has no stabilising solution.
+    """
+    solution = riccati(*linearisation(system), float(system.gamma))
+    if solution is None:
+        raise InputError(
+            "lqr: the discounted Riccati equation of the linearisation at the origin has no "
+            "stabilising solution"
+        )
+    return solution
+
+
+def lqr_gain(system: System) -> np.ndarray:
+    """K, shape (m, d), float64, of :func:`regulator`; raises ValueError as it does."""
+    return regulator(system)[1]
+
+
+def _to_float64(leaf: Any) -> jax.Array:
+    leaf = np.asarray(leaf)
+    return jnp.asarray(leaf.astype(np.float64) if leaf.dtype.kind == "f" else leaf)
