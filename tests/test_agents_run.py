@@ -188,6 +188,11 @@ def test_a_member_that_does_not_fit_is_one_line_before_any_work():
             small(memory_limit=bad)
 
 
+def test_a_member_whose_state_fits_and_whose_program_does_not(whole):
+    with pytest.raises(ValueError, match="one member of ppo needs"):
+        small(memory_limit=memory.tree_bytes(whole.states[0]) + 8)
+
+
 @pytest.mark.parametrize(
     ("batching", "rows"),
     [
