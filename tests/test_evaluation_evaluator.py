@@ -263,6 +263,12 @@ def test_bad_input_is_one_line(policies, options, words):
     assert "\n" not in str(caught.value)
 
 
+def test_starts_that_fit_one_shape_of_several_are_one_line():
+    with pytest.raises(ValueError, match=r"expected shape \(k, 8\), got \(1, 5\)") as caught:
+        evaluate("zero", [make("nvdex"), make("arm4")], 2, num_steps=2, initial_states=[[0.1] * 5])
+    assert "\n" not in str(caught.value)
+
+
 def test_bad_systems_are_one_line():
     for params, words in (([], "empty list"), ([3], "expected EnvParams or a fixture")):
         with pytest.raises(ValueError, match=words):

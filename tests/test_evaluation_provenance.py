@@ -1,9 +1,11 @@
 """Results folders, comparisons and the doctor."""
 
 import dataclasses
+import io
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 from click.testing import CliRunner
 
@@ -105,7 +107,18 @@ def test_damaged_folders_are_one_line(tmp_path):
 
     trials.write_bytes(whole[: len(whole) // 2])
     refused("trials.parquet: damaged")
+    frame = pd.read_parquet(io.BytesIO(whole))
+    frame.drop(columns="paper_regret").to_parquet(trials)
+    refused("column paper_regret is missing")
+    frame.assign(suboptimality="much").to_parquet(trials)
+    refused("column suboptimality: expected numbers")
+    frame.iloc[:-3].to_parquet(trials)
+    refused("expected 16 trials of every policy, got 13")
+    frame[frame["fixture"] == "f"].to_parquet(trials)
+    refused("fixture g: not the provenance's fixtures")
     trials.write_bytes(whole)
+    about.write_text(json.dumps({**content, "fixtures": ["f", "g"]}))
+    refused("fixtures: expected a sha256")
     about.write_text(json.dumps({**content, "schema": "cojax.results/0"}))
     refused("expected cojax.results/1, got cojax.results/0")
     about.write_text("{")
@@ -114,6 +127,20 @@ def test_damaged_folders_are_one_line(tmp_path):
     refused("provenance.json is missing")
     assert invoke("compare", a, "nowhere").exit_code == 2
     assert "did you mean" in invoke("compare", a, a, "--metric", "suboptimalty").stderr
+
+
+def test_the_table_says_what_pairing_is_worth(tmp_path):
+    a = folders(tmp_path, evaluation(), evaluation(shift=0.5))[0]
+    noisy = evaluation()
+    noise = 0.1 * np.random.default_rng(1).normal(size=(2, 3, 16))
+    noisy.trials["suboptimality"] = noisy.trials["suboptimality"] + noise
+    provenance.save(noisy, tmp_path / "c")
+    rows = json.loads(invoke("compare", a, str(tmp_path / "c"), "--json").stdout)
+    assert all(row["pairing_correlation"] > 0.95 for row in rows)
+    assert all(row["variance_reduction"] > 20.0 for row in rows)
+    text = invoke("compare", a, str(tmp_path / "c")).stdout
+    assert "variance" in text
+    assert f"{rows[0]['variance_reduction']:.0f}" in text
 
 
 def test_populations_of_settings_are_told_apart(tmp_path):

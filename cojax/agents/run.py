@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +12,9 @@ import numpy as np
 
 from cojax.inputs import InputError
 from cojax.policy import Policy
+
+if TYPE_CHECKING:
+    from cojax.agents.critics import Agent, Critic
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,6 +72,20 @@ class Run:
         if policy is None:
             raise InputError("which: there is no best policy; train with evaluate, a number")
         return policy.member(**index)
+
+    def agent(self, **index: int) -> Agent:
+        """One member as training left it, with its critic and its gradient: ``run.agent(seed=3)``.
+
+        Axes of length 1 may be left out. Raises ValueError for an unknown axis, an index out of
+        range or missing, and where training in several chunks kept no states.
+        """
+        from cojax.agents import critics
+
+        return critics.agent(self, **index)
+
+    def critic(self, **index: int) -> Critic:
+        """The critic of one member, V̂(s) or Q̂(s, a) in raw reward; see :meth:`agent`."""
+        return self.agent(**index).critic
 
 
 @dataclasses.dataclass

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 
@@ -19,23 +21,37 @@ import click
     "policies",
     metavar="POLICY",
     multiple=True,
-    default=("oracle", "zero"),
-    show_default=True,
     help="oracle, zero, random, lqr, receding-horizon:STEPS, dithered-oracle:STD, "
-    "detuned-oracle:FACTOR, or a checkpoint; may be repeated.",
+    "detuned-oracle:FACTOR, or a checkpoint; may be repeated  [default: oracle, zero].",
+)
+@click.option(
+    "--sb3",
+    "models",
+    metavar="MODEL.zip",
+    multiple=True,
+    help="A model saved by Stable-Baselines3, a pickle: loading it runs code that is inside.",
 )
 @click.option("--trials", type=int, default=256, show_default=True, help="Paired trials.")
 @click.option("--root", type=int, default=0, show_default=True, help="Seed of the streams.")
 @click.option("--steps", type=int, default=None, help="Steps of a trial [default: the horizon].")
 @click.option("--out", default=None, metavar="DIR", help="Also write a results folder.")
+@click.option(
+    "--where",
+    "chart",
+    default=None,
+    metavar="FILE.png",
+    help="Also draw where the gap of each policy arises, by V* of the state and by time.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print rows as JSON, and nothing else.")
 def evaluate(
     fixtures: tuple[str, ...],
     policies: tuple[str, ...],
+    models: tuple[str, ...],
     trials: int,
     root: int,
     steps: int | None,
     out: str | None,
+    chart: str | None,
     as_json: bool,
 ) -> None:
     """Measure how far policies are from the optimum, on the same starts and the same noise.
@@ -45,23 +61,50 @@ def evaluate(
     """
     from cojax.evaluation import evaluate as run
     from cojax.evaluation import provenance, tables
-    from cojax.evaluation.checkpoints import policy_from_text
+    from cojax.evaluation.checkpoints import load_sb3, policy_from_text, sb3_algorithm
     from cojax.fixtures import load_fixture
+    from cojax.inputs import InputError
 
+    if chart is not None and (len(fixtures) != 1 or models):
+        raise InputError("--where: expected one --fixture, and no --sb3")
     if out is not None:
         provenance.refuse_existing(out)
 
     loaded = [load_fixture(name) for name in fixtures]
-    chosen = [policy_from_text(text) for text in policies]
+    if not policies and not models:
+        policies = ("oracle", "zero")
+    chosen: list[Any] = [policy_from_text(text) for text in policies]
+    for path in models:
+        sb3_algorithm(path)  # refuses what is no model
+        click.echo(
+            f"{path}: a pickle: loading it runs code that is inside; use --sb3 on files you trust",
+            err=True,
+        )
+        chosen.append(load_sb3(path))
     result = run(chosen, loaded, trials, root, num_steps=steps)
     rows = result.rows()
     if out is not None:
-        settings = {"fixtures": fixtures, "policies": policies, "trials": trials, "steps": steps}
+        settings = {"fixtures": fixtures, "policies": [*policies, *models]}
+        settings |= {"trials": trials, "steps": steps}
         provenance.save(result, out, settings)
+    if chart is not None:
+        _draw(chosen, loaded[0], trials, root, steps, chart)
     if as_json:
         click.echo(tables.to_json(rows))
     else:
         tables.print_rows(rows)
+
+
+def _draw(
+    policies: list[Any], fixture: Any, trials: int, root: int, steps: int | None, path: str
+) -> None:
+    """Where the gap of each policy arises, every member of a population for itself."""
+    from cojax.evaluation.truth import members, truth
+    from cojax.report.figures import truth_figure
+
+    options: dict[str, Any] = {"num_trials": trials, "num_steps": steps, "root": root}
+    alone = [one for policy in policies for one in members(policy)]
+    truth_figure([truth(one, fixture, **options) for one in alone], path)
 
 
 @click.command()

@@ -10,6 +10,7 @@ from cojax.evaluation.aggregates import (
     tolerance_interval,
 )
 from cojax.evaluation.evaluator import evaluate
+from cojax.evaluation.host import HostPolicy, host_policy
 from cojax.evaluation.linearised import lqr_gain
 from cojax.evaluation.references import (
     Reference,
@@ -20,12 +21,15 @@ from cojax.evaluation.references import (
 )
 from cojax.evaluation.result import METRICS, Evaluation, Member
 from cojax.evaluation.targets import average_runtime, ecdf, steps_to_targets
+from cojax.evaluation.truth import Truth, truth
 
 __all__ = [
     "METRICS",
     "Evaluation",
+    "HostPolicy",
     "Member",
     "Reference",
+    "Truth",
     "aggregate",
     "average_runtime",
     "detuned_oracle",
@@ -33,6 +37,7 @@ __all__ = [
     "ecdf",
     "estimator_efficiency",
     "evaluate",
+    "host_policy",
     "lqr_gain",
     "pairwise",
     "parse_policy",
@@ -42,4 +47,5 @@ __all__ = [
     "scores",
     "steps_to_targets",
     "tolerance_interval",
+    "truth",
 ]

@@ -21,9 +21,19 @@ import numpy as np
 from cojax import inputs, streams
 from cojax.envs import EnvParams, stack
 from cojax.evaluation.members import Players, gather
-from cojax.evaluation.result import WORST, Evaluation
-from cojax.evaluation.rollout import ALIVE, DIVERGED, NONFINITE, TERMS, run, trial_keys
+from cojax.evaluation.result import CONTROLLED, WORST, Evaluation
+from cojax.evaluation.rollout import (
+    ALIVE,
+    DIVERGED,
+    NONFINITE,
+    TERMS,
+    Keys,
+    run,
+    run_on_host,
+    trial_keys,
+)
 from cojax.evaluation.subjects import gather_subjects, group_by_shape, scope
+from cojax.evaluation.variates import control
 from cojax.inputs import InputError
 
 OPTGAP_EPSILON = 1e-8
@@ -42,14 +52,17 @@ def evaluate(
     target: float = 0.1,
     chunk: int | None = None,
     names: Sequence[str] | None = None,
+    controls: bool = False,
 ) -> Evaluation:
     """Run policies on the same (fixture, trial) streams in one program.
 
     Args:
         policies: a :class:`cojax.policy.Policy` (its axes "fixture", "hyperparameters" and
             "seed" are expanded), a :class:`~cojax.evaluation.references.Reference`, the text of
-            one ("oracle", "dithered-oracle:0.05"), a function ``(obs, key) -> action``, or a
-            list, or a dict by name, of these.
+            one ("oracle", "dithered-oracle:0.05"), a JAX function ``(obs, key) -> action``, a
+            NumPy function ``(obs) -> action``, an object with ``predict`` such as a model of
+            Stable-Baselines3, a :class:`~cojax.evaluation.host.HostPolicy`, or a list, or a dict
+            by name, of these.
         params: one ``EnvParams``, a stacked batch, a fixture, or a list, or a dict by name, of
             these. Systems of different shapes are run group by group.
         num_trials: N. Trial i starts and is disturbed as instance i of the streams, in every
@@ -64,6 +77,9 @@ def evaluate(
             choice may round differently: within 1e-5 of V*(s_0) in float32 where the policy
             contracts; a chaotic closed loop magnifies rounding in single trials.
         names: of the fixtures, where they have none of their own.
+        controls: also give ``suboptimality_controlled``, the gap with control variates
+            (:mod:`cojax.evaluation.variates`): the same mean from fewer trials. Its values of
+            single trials mean nothing by themselves, and may be negative.
 
     Returns:
         An :class:`Evaluation`. Trials that leave the divergence guard, or in which an action or
@@ -88,8 +104,11 @@ def evaluate(
             batch = stack([systems[i] for i in indices])
             starts = _initial_states(initial_states, batch, num_trials)
             raw, horizons = _run_group(
-                players, indices, batch, num_trials, key, num_steps, starts, target, chunk
+                players, indices, batch, num_trials, key, num_steps, starts, target, chunk, controls
             )
+            if controls:
+                singles = [systems[i] for i in indices]
+                raw["controlled"] = control(raw, singles, starts, key)
         dtypes.add(str(batch.system.gamma.dtype))
         parts.append((indices, _trials(raw, players.oracle, len(players.members)), horizons))
     trials = {
@@ -109,7 +128,7 @@ def evaluate(
 
 
 def _run_group(
-    players: Players, indices, batch, num_trials, key, num_steps, starts, target, chunk
+    players: Players, indices, batch, num_trials, key, num_steps, starts, target, chunk, controls
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Systems of one shape, chunk by chunk over trials; arrays (F, M, N) in float64."""
     system = batch.system
@@ -122,17 +141,31 @@ def _run_group(
     horizons = batch.max_steps_in_episode
     if num_steps is not None:
         horizons = jnp.full_like(horizons, num_steps)
-    pieces = []
+    pieces, on_host, initial = [], [], []
     for first in range(0, num_trials, chunk):
         # the last chunk is filled up and cut, so that it is the same program
         keys = trial_keys(key, jnp.asarray(first), chunk)
         s0 = None if starts is None else starts[(first + np.arange(chunk)) % len(starts)]
-        piece = run(
-            groups, batch, group_params, keys, s0, horizons, jnp.asarray(target, jnp.float32)
-        )
+        rest = (keys, s0, horizons, jnp.asarray(target, jnp.float32), controls)
+        piece = run(groups, batch, group_params, *rest)
         pieces.append(jax.tree.map(np.asarray, piece))
-    keep = slice(0, num_trials)
-    raw = {name: array[..., keep] for name, array in _joined(pieces).items()}
+        if controls:
+            initial.append(np.asarray(_first_states(batch, keys.initial, s0), np.float64))
+        if players.hosts:
+            few = min(chunk, num_trials - first)  # a call of a host policy may be dear
+            starts_here = None if s0 is None else s0[:few]
+            keys = Keys(keys.initial[:few], keys.roots[:, :few])
+            piece = run_on_host(players.hosts, batch, keys, starts_here, *rest[2:])
+            on_host.append(jax.tree.map(np.asarray, piece))
+    raw = {name: array[..., :num_trials] for name, array in _joined(pieces).items()}
+    if on_host:
+        hosted = _joined(on_host)
+        for name, array in raw.items():
+            if name not in ("optimal_value", "final_discount"):  # one for all members
+                both = np.concatenate([array, hosted[name]], axis=-2)
+                raw[name] = both[..., list(players.order), :]
+    if initial:
+        raw["initial_state"] = np.concatenate(initial, axis=1)[:, :num_trials]
     return raw, np.asarray(horizons)
 
 
@@ -145,6 +178,8 @@ def _joined(pieces: list[dict[str, Any]]) -> dict[str, np.ndarray]:
             sums = [np.float64(high) + np.float64(low) for high, low in arrays]
             joined = np.concatenate(sums, axis=-1)
             raw.update({term: joined[:, i] for i, term in enumerate(TERMS)})
+            if joined.shape[1] > len(TERMS):
+                raw["controls"] = joined[:, len(TERMS) :]
         elif name == "final_discount":  # (F,)
             raw[name] = np.asarray(arrays[0], np.float64)[:, None, None]
         elif name == "optimal_value":  # (F, N)
@@ -175,6 +210,8 @@ def _trials(raw: dict[str, np.ndarray], oracle: int, num_members: int) -> dict[s
         }
     failed = raw["status"] != ALIVE
     trials = {name: np.where(failed, WORST[name], metrics[name]) for name in WORST}
+    if "controlled" in raw:
+        trials[CONTROLLED] = np.where(failed, np.inf, raw["controlled"])
     trials["optimal_value"] = np.broadcast_to(value, cost.shape)
     trials["steps"] = raw["steps"]
     trials["saturated"] = raw["saturated"] / np.maximum(raw["steps"], 1.0)
@@ -183,6 +220,16 @@ def _trials(raw: dict[str, np.ndarray], oracle: int, num_members: int) -> dict[s
     trials["diverged"] = (raw["status"] == DIVERGED).astype(np.float64)
     trials["nonfinite"] = (raw["status"] == NONFINITE).astype(np.float64)
     return {name: values[:, :num_members] for name, values in trials.items()}
+
+
+@jax.jit
+def _first_states(batch: EnvParams, keys: jax.Array, starts: jax.Array | None) -> jax.Array:
+    """s_0 of every fixture and trial, (F, N, d)."""
+
+    def one(params):
+        return jax.vmap(params.initial_state.sample)(keys) if starts is None else starts
+
+    return jax.vmap(one)(batch)
 
 
 def _by_fixture(parts: list[tuple[list[int], np.ndarray]], num: int) -> np.ndarray:

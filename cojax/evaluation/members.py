@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from cojax.envs import EnvParams, unstack
+from cojax.evaluation.host import HostPolicy, host_policy, is_host
 from cojax.evaluation.references import ORACLE, Reference, parse_policy
 from cojax.evaluation.result import Member
 from cojax.evaluation.rollout import Group
@@ -40,17 +41,27 @@ class Players:
         policies: in order; the oracle is last where nobody asked for it.
         members: of the policies that were asked for.
         oracle: index of the oracle on the member axis.
+        order: where each member, the oracle included, stands among those of the program followed
+            by those on the host.
     """
 
-    policies: tuple[Policy | Reference, ...]
+    policies: tuple[Policy | Reference | HostPolicy, ...]
     members: tuple[Member, ...]
     oracle: int
+    order: tuple[int, ...]
+
+    @property
+    def hosts(self) -> tuple[HostPolicy, ...]:
+        """Policies that run on the host."""
+        return tuple(policy for policy in self.policies if isinstance(policy, HostPolicy))
 
     def program(self, batch: EnvParams, indices: Sequence[int]) -> tuple[tuple, tuple]:
         """Groups and their params for a stacked batch: fixtures ``indices`` of all."""
         groups, group_params = [], []
         systems = unstack(batch)
         for policy in self.policies:
+            if isinstance(policy, HostPolicy):
+                continue
             if isinstance(policy, Reference):
                 made = [policy.make_params(one) for one in systems]
                 params = jax.tree.map(lambda *leaves: jnp.stack(leaves)[:, None], *made)
@@ -75,18 +86,22 @@ def gather(policies: Any, num_fixtures: int) -> Players:
         raise InputError("policies: expected at least one policy, got an empty list")
     names = _distinct([policy.name for policy in found])
     members: list[Member] = []
+    on_host: list[bool] = []
     oracle = None
     for name, policy in zip(names, found, strict=True):
-        if isinstance(policy, Reference):
-            if policy.act is ORACLE.act and oracle is None:
+        if isinstance(policy, Policy):
+            members.extend(_members(name, policy, num_fixtures))
+        else:
+            if isinstance(policy, Reference) and policy.act is ORACLE.act and oracle is None:
                 oracle = len(members)
             members.append(Member(name))
-        else:
-            members.extend(_members(name, policy, num_fixtures))
+        on_host.extend([isinstance(policy, HostPolicy)] * (len(members) - len(on_host)))
     if oracle is None:
         oracle = len(members)
         found.append(ORACLE)
-    return Players(tuple(found), tuple(members), oracle)
+        on_host.append(False)
+    places = np.argsort(np.argsort(on_host, kind="stable"), kind="stable")
+    return Players(tuple(found), tuple(members), oracle, tuple(int(i) for i in places))
 
 
 def _pairs(policies: Any) -> list[tuple[str | None, Any]]:
@@ -97,7 +112,7 @@ def _pairs(policies: Any) -> list[tuple[str | None, Any]]:
     return [(None, policies)]
 
 
-def _as_policy(name: str | None, value: Any) -> Policy | Reference:
+def _as_policy(name: str | None, value: Any) -> Policy | Reference | HostPolicy:
     """A policy from a policy, a reference, a text or a function, under a name if one is given."""
     if isinstance(value, str):
         value = parse_policy(value)
@@ -105,13 +120,17 @@ def _as_policy(name: str | None, value: Any) -> Policy | Reference:
         return value if name is None else dataclasses.replace(value, name=name)
     if isinstance(value, Policy):
         return value if name is None else value.replace(name=name)  # pyright: ignore
+    if isinstance(value, HostPolicy):
+        return value if name is None else dataclasses.replace(value, name=name)
+    if is_host(value):
+        return host_policy(value, name)
     if callable(value):
         function: Any = value
         own = getattr(value, "__name__", type(value).__name__)
         return Policy(params=(), apply=Plain(function), name=name or own)
     raise InputError(
-        f"policies: expected a policy, the name of a reference, or a function of (obs, key); "
-        f"got {type(value).__name__}"
+        "policies: expected a policy, the name of a reference, a JAX function of (obs, key), a "
+        f"NumPy function of (obs), or an object with predict; got {type(value).__name__}"
     )
 
 

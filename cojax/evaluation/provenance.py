@@ -190,6 +190,13 @@ def load(folder: str | Path) -> Results:
     missing = [name for name in ("fixtures", "num_trials", *_DECIDING) if name not in content]
     if missing:
         raise InputError(f"{folder / 'provenance.json'}: {missing[0]} is missing")
+    about = content["fixtures"]
+    if not isinstance(about, dict) or not all(
+        isinstance(one, dict) and {"sha256", "horizon"} <= set(one) for one in about.values()
+    ):
+        raise InputError(
+            f"{folder / 'provenance.json'}: fixtures: expected a sha256 and a horizon of each"
+        )
     try:
         trials = pd.read_parquet(folder / "trials.parquet")
     except (OSError, ValueError, pyarrow.ArrowException) as error:
@@ -200,11 +207,30 @@ def load(folder: str | Path) -> Results:
         raise InputError(
             f"{folder / 'trials.parquet'}: column {min(needed - set(trials.columns))} is missing"
         )
+    _check_trials(folder / "trials.parquet", trials, content)
     if "hyperparameters" in trials:
         setting = trials["hyperparameters"]
         named = trials["policy"] + " (" + setting.astype(str) + ")"
         trials["policy"] = trials["policy"].where(setting.isna(), named)
     return Results(folder, content, trials)
+
+
+def _check_trials(file: Path, trials: pd.DataFrame, content: dict[str, Any]) -> None:
+    """Refuse trials that are not numbers, not those of the provenance, or not all there."""
+    for name in ("trial", "optimal_value", *WORST):
+        if trials[name].dtype.kind not in "iuf":
+            raise InputError(f"{file}: column {name}: expected numbers, got {trials[name].dtype}")
+    unknown = set(trials["fixture"]) ^ set(content["fixtures"])
+    if unknown:
+        raise InputError(f"{file}: fixture {min(unknown, key=str)}: not the provenance's fixtures")
+    who = [n for n in ("fixture", "policy", "hyperparameters", "seed") if n in trials]
+    counts = trials.groupby(who, dropna=False)["trial"].agg(["size", "nunique"])
+    short = counts[(counts != content["num_trials"]).any(axis=1)]
+    if len(short):
+        raise InputError(
+            f"{file}: expected {content['num_trials']} trials of every policy, "
+            f"got {int(short.iloc[0]['nunique'])} of {short.index[0]}"
+        )
 
 
 def obstacles(a: Results, b: Results) -> list[str]:

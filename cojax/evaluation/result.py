@@ -27,6 +27,7 @@ WORST = {
     "time_to_target": np.inf,
 }
 METRICS = tuple(WORST)
+CONTROLLED = "suboptimality_controlled"  # of evaluations that were asked for it
 NEVER_NEGATIVE = {"suboptimality", "relative_suboptimality", "action_distance", "time_to_target"}
 
 
@@ -50,7 +51,8 @@ class Evaluation:
             relative ones as fractions of V*(s_0); a failed trial holds the worst value there is,
             ±inf. Besides: ``optimal_value`` V*(s_0), ``steps`` taken, ``saturated`` share of
             action components at the bound, ``reached`` the target set, ``failed``, ``diverged``
-            (stopped by the guard) and ``nonfinite``, the last four 0 or 1.
+            (stopped by the guard) and ``nonfinite``, the last four 0 or 1; and, where control
+            variates were asked for, ``suboptimality_controlled``.
         horizons: (F,) steps of an episode.
         root: seed of the streams.
         dtype: what the systems ran in.
@@ -132,6 +134,11 @@ def _summary(cells: dict[str, np.ndarray], options: dict[str, Any]) -> dict[str,
     row["reached"] = float(cells["reached"].mean())
     row["optimal_value"] = float(cells["optimal_value"].mean())
     values = np.stack([cells[name] for name in METRICS])  # (metrics, S, N)
+    if CONTROLLED in cells:
+        extra = cells[CONTROLLED]
+        row[CONTROLLED] = {"mean": np.inf, "low": np.inf, "high": np.inf}
+        if np.isfinite(extra).all():
+            row.update(_intervals([CONTROLLED], extra[None], options))
     if not failed.any():
         row.update(_intervals(METRICS, values, options))
         return row

@@ -7,16 +7,18 @@ optimum is computed once a step for all policies together; nothing is stacked ov
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from cojax import streams
 from cojax.envs import EnvParams
+from cojax.evaluation.host import HostPolicy
 from cojax.system import Optimum, next_mean
 
 SATURATED = 0.999  # of the action limit: a squashed policy comes close without meeting it
@@ -75,7 +77,7 @@ def trial_keys(key: jax.Array, first: jax.Array, num: int) -> Keys:
     return Keys(jax.vmap(streams.initial_key)(episodes), jnp.stack(roots))
 
 
-@partial(jax.jit, static_argnames=("groups",))
+@partial(jax.jit, static_argnames=("groups", "controls"))
 def run(
     groups: tuple[Group, ...],
     params: EnvParams,
@@ -84,6 +86,7 @@ def run(
     initial_states: jax.Array | None,
     horizons: jax.Array,
     target: jax.Array,
+    controls: bool = False,
 ) -> dict[str, Any]:
     """Sums of every metric's terms, ``sums`` of shape (F, len(TERMS), M, N), and how trials ended.
 
@@ -95,18 +98,39 @@ def run(
         initial_states: (N, d) to start from, or None to draw from each system's law.
         horizons: (F,) steps of an episode.
         target: the target set is sqrt(V*(s) - b) <= target · sqrt(V*(s_0) - b).
+        controls: whether the sums of :mod:`cojax.evaluation.variates` follow, 2d terms more.
     """
     per_fixture = tuple(0 if group.per_fixture else None for group in groups)
-    one = partial(_run_fixture, groups)
+    one = partial(_run_fixture, groups, controls)
     return jax.vmap(one, in_axes=(0, per_fixture, None, None, 0, None, None))(
         params, group_params, keys, initial_states, horizons, target, jnp.max(horizons)
     )
 
 
-def _run_fixture(groups, params, group_params, keys, initial_states, horizon, target, longest):
+def _run_fixture(
+    groups, controls, params, group_params, keys, initial_states, horizon, target, longest
+):
     """One fixture: M members, N trials."""
-    system = params.system
     num_members = sum(group.num_members for group in groups)
+    state, reach, value0 = _start(
+        num_members, controls, params, keys, initial_states, horizon, target
+    )
+    body = partial(_step, groups, params, group_params, keys.roots, horizon, reach)
+    state = lax.fori_loop(-1, longest, body, state)
+    return _finish(params, horizon, state, value0)
+
+
+def _start(
+    num_members: int,
+    controls: bool,
+    params: EnvParams,
+    keys: Keys,
+    initial_states: Any,
+    horizon: Any,
+    target: Any,
+) -> tuple[State, jax.Array, jax.Array]:
+    """Before the round that makes the optimum at s_0; the target set's level, and V*(s_0), (N,)."""
+    system = params.system
     if initial_states is None:
         s0 = jax.vmap(params.initial_state.sample)(keys.initial)
     else:
@@ -114,7 +138,8 @@ def _run_fixture(groups, params, group_params, keys, initial_states, horizon, ta
     value0 = jax.vmap(system.value)(s0)
     reach = target**2 * (value0 - system.offset)
     shape = (num_members, s0.shape[0])
-    zero = jnp.zeros((len(TERMS), *shape), value0.dtype)
+    terms = len(TERMS) + 2 * system.state_dim * controls
+    zero = jnp.zeros((terms, *shape), value0.dtype)
     actions = jnp.zeros((*shape, system.action_dim), value0.dtype)
     start = jnp.broadcast_to(s0, (num_members, *s0.shape))
     state = State(
@@ -124,14 +149,18 @@ def _run_fixture(groups, params, group_params, keys, initial_states, horizon, ta
         sums=Sum(zero, zero),
         entered=jnp.full(shape, horizon + 1, jnp.int32),
     )
-    body = partial(_step, groups, params, group_params, keys.roots, horizon, reach)
-    state = lax.fori_loop(-1, longest, body, state)
-    final = _lanes(system.value)(state.s)
+    return state, reach, value0
+
+
+def _finish(
+    params: EnvParams, horizon: jax.Array, state: State, value0: jax.Array
+) -> dict[str, Any]:
+    """What a fixture's last state says."""
     return {
         "sums": state.sums,
         "optimal_value": value0,
-        "final_value": final,
-        "final_discount": _discount(system.gamma, horizon),
+        "final_value": _lanes(params.system.value)(state.s),
+        "final_discount": _discount(params.system.gamma, horizon),
         "status": state.status,
         "time_to_target": jnp.minimum(state.entered, horizon),
         "reached": state.entered <= horizon,
@@ -145,9 +174,14 @@ def _step(groups, params, group_params, roots, horizon, reach, k, state: State) 
     expression that the compiler may evaluate twice with different roundings, and an action that
     is a* differs from a* by exactly 0.
     """
-    system, s, optimum = params.system, state.s, state.optimum
     noise_keys, policy_keys = _lanes(partial(_fold_in, k))(roots)
-    a = _act(groups, group_params, optimum, s, policy_keys)
+    a = _act(groups, group_params, state.optimum, state.s, policy_keys)
+    return _advance(params, noise_keys, horizon, reach, k, state, a)
+
+
+def _advance(params, noise_keys, horizon, reach, k, state: State, a: jax.Array) -> State:
+    """Step k under actions a, (M, N, m)."""
+    system, s, optimum = params.system, state.s, state.optimum
     limit = params.action_limit
     saturated = jnp.mean((jnp.abs(a) >= SATURATED * limit).astype(s.dtype), axis=-1)
     if params.clip_actions:
@@ -158,7 +192,8 @@ def _step(groups, params, group_params, roots, horizon, reach, k, state: State) 
     cost_of_optimum = _lanes(system.stage_cost)(s, optimum.action)
 
     noise = jax.vmap(jax.vmap(system.sample_noise), in_axes=(0, None))(s, noise_keys)
-    following = _lanes(partial(next_mean, system))(s, a, optimum) + noise
+    mean = _lanes(partial(next_mean, system))(s, a, optimum)
+    following = mean + noise
     excess = _lanes(system.value)(following) - system.offset
 
     running = (state.status == ALIVE) & (k >= 0) & (k < horizon)
@@ -172,6 +207,10 @@ def _step(groups, params, group_params, roots, horizon, reach, k, state: State) 
     terms = jnp.concatenate(
         [discounted[:1], cost[None], discounted[1:], jnp.stack([advantage, saturated, one])]
     )
+    if len(state.sums.high) > len(TERMS):
+        variates = jnp.concatenate([noise, mean * noise], axis=-1)
+        variates = weight * system.gamma * jnp.moveaxis(variates, -1, 0)
+        terms = jnp.concatenate([terms, variates])
     s = jnp.where((running & inside)[..., None], following, s)
     entered = running & inside & (excess <= reach) & (state.entered > horizon)
     return State(
@@ -181,6 +220,60 @@ def _step(groups, params, group_params, roots, horizon, reach, k, state: State) 
         sums=state.sums.add(jnp.where(running & finite, terms, 0.0)),
         entered=jnp.where(entered, k + 1, state.entered),
     )
+
+
+# --- policies on the host ------------------------------------------------------------------------
+
+
+def run_on_host(
+    policies: Sequence[HostPolicy],
+    params: EnvParams,
+    keys: Keys,
+    initial_states: jax.Array | None,
+    horizons: jax.Array,
+    target: jax.Array,
+    controls: bool = False,
+) -> dict[str, Any]:
+    """What :func:`run` gives, of policies that act between compiled steps; M of them.
+
+    One step of all fixtures, policies and trials is one call; every policy is asked for its
+    actions at the observations (F N, d) of all.
+    """
+    m = params.system.action_dim
+    state, reach, value0 = _host_start(
+        len(policies), controls, params, keys, initial_states, horizons, target
+    )
+    F, M, N, d = state.s.shape
+    a = np.zeros((F, M, N, m), state.s.dtype)
+    for k in range(-1, int(np.max(np.asarray(horizons)))):
+        if k >= 0:
+            obs = np.asarray(state.s)
+            for j, policy in enumerate(policies):
+                a[:, j] = policy.actions(obs[:, j].reshape(F * N, d), m).reshape(F, N, m)
+        state = _host_step(params, keys.roots[0], horizons, reach, np.int32(k), state, a)
+    return _host_finish(params, horizons, state, value0)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _host_start(num_members, controls, params, keys, initial_states, horizons, target):
+    one = partial(_start, num_members, controls)
+    axes = (0, None, None, 0, None)
+    return jax.vmap(one, in_axes=axes)(params, keys, initial_states, horizons, target)
+
+
+@partial(jax.jit, donate_argnames=("state",))
+def _host_step(params, noise_roots, horizons, reach, k, state, a):
+    noise_keys = jax.vmap(partial(_fold_in, k))(noise_roots)
+    axes = (0, None, 0, 0, None, 0, 0)
+    return jax.vmap(_advance, in_axes=axes)(params, noise_keys, horizons, reach, k, state, a)
+
+
+@jax.jit
+def _host_finish(params, horizons, state, value0):
+    return jax.vmap(_finish)(params, horizons, state, value0)
+
+
+# --- parts ---------------------------------------------------------------------------------------
 
 
 def _act(groups, group_params, optimum: Optimum, s: jax.Array, keys: jax.Array) -> jax.Array:

@@ -116,12 +116,13 @@ def print_comparison(rows: Sequence[dict[str, Any]], first: str, second: str) ->
     from rich.table import Table
 
     table = Table(title=f"{rows[0]['metric']}: {first} - {second}, paired, 95% intervals")
-    for title in ("fixture", "policy", "difference", "p (Holm)", "correlation", "verdict"):
+    titles = ("fixture", "policy", "difference", "p (Holm)")
+    for title in (*titles, "pairing correlation", "variance reduction", "verdict"):
         table.add_column(title, overflow="fold")
     for row in rows:
         same = row["first"] == row["second"]
         policy = row["first"] if same else f"{row['first']} - {row['second']}"
-        correlation = row.get("pairing_correlation")
+        pairing = [row.get(name) for name in ("pairing_correlation", "variance_reduction")]
         if abs(row["difference"]["mean"]) <= row["floor"]:
             shown = f"≤ {number(row['floor'])}"
         else:
@@ -133,10 +134,16 @@ def print_comparison(rows: Sequence[dict[str, Any]], first: str, second: str) ->
             policy,
             shown,
             number(row["p_corrected"]),
-            "" if correlation is None else number(correlation),
+            *("" if value is None else number(value) for value in pairing),
             row["verdict"],
         )
-    console().print(table)
+    out = console()
+    out.print(table)
+    out.print(
+        "Variance reduction: by what factor common streams divide the variance of the difference, "
+        "against separate ones.",
+        soft_wrap=True,
+    )
 
 
 def print_findings(findings: Sequence[Any], machine: dict[str, str]) -> None:

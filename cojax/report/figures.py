@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cojax.inputs import InputError
+
 if TYPE_CHECKING:
     import pandas as pd
+
+    from cojax.evaluation.truth import Truth
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 GREY = "#595959"
@@ -85,3 +90,79 @@ def _draw_references(axis: Any, rows: list[dict[str, Any]], algorithms: list[str
             color=GREY,
             fontsize=8,
         )
+
+
+def truth_figure(readings: Sequence[Truth], path: str | Path) -> None:
+    """Where policies lose, and how wrong their critics are there: by state and by time.
+
+    Upper panels: the gap that each bin contributes, on a log scale; a policy's points add up to
+    its gap, which the legend states. Lower panels, where a policy has a critic: its relative
+    error, median and the band of 10 to 90%. Left by V* of the state, a tenth of the visited
+    states a point; right by step.
+
+    Raises ValueError for no readings, or readings of several fixtures.
+    """
+    from matplotlib.figure import Figure
+
+    if len({reading.fixture for reading in readings}) != 1:
+        raise InputError("readings: expected those of one fixture, at least one")
+    critics = [reading for reading in readings if reading.value_error is not None]
+    lines = 2 if critics else 1
+    figure = Figure(figsize=(9.2, 0.8 + 2.9 * lines), layout="constrained")
+    axes = figure.subplots(lines, 2, squeeze=False, sharex="col", sharey="row")
+    for column, label in enumerate(("by_region", "by_time")):
+        for colour, reading in zip(_cycle(COLOURS, len(readings)), readings, strict=True):
+            cells = getattr(reading, label)
+            x = np.array([_middle(cell, label) for cell in cells])
+            gap = np.array([cell["gap"] for cell in cells])
+            name = f"{reading.policy}: {reading.relative_gap:.3g} V*"
+            shown = gap > 0.0
+            axes[0, column].plot(
+                x[shown], gap[shown], color=colour, marker="o", markersize=4, label=name
+            )
+            if reading.value_error is not None:
+                error = {k: [c["value_error"][k] for c in cells] for k in reading.value_error}
+                axes[1, column].plot(x, error["median"], color=colour, marker="o", markersize=4)
+                axes[1, column].fill_between(
+                    x, error["low"], error["high"], color=colour, alpha=0.18, linewidth=0
+                )
+    for axis in axes.ravel():
+        axis.set_yscale("log")
+        axis.grid(which="major", color="#E5E5E5", linewidth=0.6)
+        axis.spines[["top", "right"]].set_visible(False)
+    _log_if_wide(axes[0, 0], readings)
+    axes[-1, 0].set_xlabel("V* of the visited state")
+    axes[-1, 1].set_xlabel("step of the episode")
+    axes[0, 0].set_ylabel("gap of the bin, in units of V*")
+    if critics:
+        axes[1, 0].set_ylabel("error of the critic, share of V*")
+    figure.suptitle(readings[0].fixture, fontsize=11)
+    figure.legend(
+        *axes[0, 0].get_legend_handles_labels(),
+        loc="outside lower center",
+        ncols=min(3, len(readings)),
+        frameon=False,
+    )
+    figure.savefig(path, dpi=160)
+
+
+def _middle(cell: dict[str, Any], label: str) -> float:
+    """Where a bin is drawn: the geometric mean of its values, the middle of its steps."""
+    if label == "by_time":
+        return 0.5 * (cell["low"] + cell["high"])
+    return float(np.sqrt(cell["low"] * cell["high"]))
+
+
+def _log_if_wide(axis: Any, readings: Sequence[Truth]) -> None:
+    ends = [cell[end] for r in readings for cell in r.by_region for end in ("low", "high")]
+    if min(ends) > 0.0 and max(ends) > 10.0 * min(ends):
+        from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+        axis.set_xscale("log")
+        axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.xaxis.set_minor_locator(NullLocator())
+        axis.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+
+
+def _cycle(colours: Sequence[str], num: int) -> list[str]:
+    return [colours[i % len(colours)] for i in range(num)]

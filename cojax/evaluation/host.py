@@ -1,0 +1,102 @@
+"""Policies that run on the host: NumPy in, NumPy out, one call a step for all trials."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from cojax.inputs import InputError
+
+
+@dataclasses.dataclass(frozen=True)
+class HostPolicy:
+    """A policy outside of JAX. The evaluator steps all trials in one compiled call and asks it
+    for all actions in between; streams and metrics are those of every other policy.
+
+    Attributes:
+        function: observations (B, d) -> actions (B, m), in the units of the environment.
+        name: how tables call it.
+    """
+
+    function: Callable[[np.ndarray], Any]
+    name: str
+
+    def actions(self, obs: np.ndarray, num_actions: int) -> np.ndarray:
+        """Actions (B, m) at observations (B, d); raises ValueError, one line, for another shape,
+        what is no number, and where the function fails.
+        """
+        try:
+            actions = np.asarray(self.function(obs))
+        except InputError:
+            raise
+        except Exception as error:
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise InputError(
+                f"policy {self.name}: it failed on observations of shape {obs.shape}: {reason}"
+            ) from error
+        expected = (len(obs), num_actions)
+        if actions.shape != expected or actions.dtype.kind not in "iuf":
+            raise InputError(
+                f"policy {self.name}: expected actions of shape {expected}, numbers, "
+                f"got {actions.shape} of {actions.dtype}"
+            )
+        return actions
+
+
+def host_policy(value: Any, name: str | None = None, batched: bool = False) -> HostPolicy:
+    """Wrap an object with ``predict``, or a NumPy function.
+
+    Args:
+        value: an object whose ``predict(observations)`` gives actions, or (actions, state) as
+            Stable-Baselines3 does (``deterministic=True`` is passed where it is known); or a
+            function of the observation.
+        name: how tables call it.
+        batched: whether the function takes observations (B, d) and gives actions (B, m), instead
+            of (d,) and (m,). ``predict`` always does.
+
+    Policies with a memory of their own are not supported: trials run side by side.
+    """
+    own = getattr(value, "__name__", type(value).__name__)
+    if not hasattr(value, "predict"):
+        return HostPolicy(value if batched else _one_by_one(value), name or own)
+    options = {"deterministic": True} if _takes(value.predict, "deterministic") else {}
+
+    def predict(obs: np.ndarray) -> Any:
+        out = value.predict(obs, **options)
+        return out[0] if isinstance(out, tuple) else out
+
+    return HostPolicy(predict, name or own)
+
+
+def is_host(value: Any) -> bool:
+    """Whether something is meant to run on the host: it has ``predict``, or takes one argument."""
+    if callable(getattr(value, "predict", None)):
+        return True
+    if not callable(value):
+        return False
+    try:
+        found = inspect.signature(value).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    if any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in found):
+        return False
+    return sum(p.kind in positional and p.default is p.empty for p in found) == 1
+
+
+def _one_by_one(function: Callable[[np.ndarray], Any]) -> Callable[[np.ndarray], Any]:
+    def over_batch(obs: np.ndarray) -> np.ndarray:
+        return np.stack([np.asarray(function(one)) for one in obs])
+
+    return over_batch
+
+
+def _takes(function: Callable[..., Any], name: str) -> bool:
+    try:
+        return name in inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return False

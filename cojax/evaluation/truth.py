@@ -1,0 +1,372 @@
+"""Truth meters: a trained agent's beliefs and its gradient against what is exact.
+
+On the states that an agent visits itself:
+
+    value error     |V̂(s) - V*(s)|/V*(s), |Q̂(s, a) - Q*(s, a)|/Q*(s, a) at a = π(s)
+    action error    sqrt(Σ |a - a*|²_B / Σ |a*|²_B), |δ|²_B = δᵀB(s)δ, the metric of the advantage
+    gap, split      Σ γᵏ A*(s_k, a_k) by the value of the state and by time
+    gradient        cosine of the learner's ∇θ with the exact ∇θ E Σ_{k<T} γᵏ A*(s_k, π_θ(s_k))
+
+By the performance-difference identity the last expression is, but for a constant, the discounted
+cost of π_θ over T steps and of the oracle after them; its gradient is taken along the
+differentiable dynamics, trial by trial, under the same noise.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from cojax import inputs, streams
+from cojax.agents.critics import Agent
+from cojax.envs import ConverseEnv, EnvParams
+from cojax.evaluation.references import Reference, parse_policy
+from cojax.evaluation.subjects import gather_subjects, scope
+from cojax.inputs import InputError
+from cojax.policy import Policy
+from cojax.system import next_mean
+
+GRADIENT_TRIALS = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Truth:
+    """What the meters read, on N trials of T steps.
+
+    Attributes:
+        fixture: name of the system.
+        policy: name of the policy.
+        critic: "V", "Q", or None where there is none.
+        failures: trials that left the divergence guard or were not finite; they count until then.
+        relative_gap: mean Σ γᵏ A*(s_k, a_k) by mean V*(s_0).
+        action_error: of all visited states.
+        value_error: {"low", "median", "high"}: 10, 50 and 90% quantiles over visited states; None
+            without a critic. Where the critic is a Q̂, V̂(s) is Q̂(s, π(s)).
+        q_error: alike; None unless the critic is a Q̂.
+        gradient: {"cosine", "sd", "of_mean", "reference", "batches"}: mean and standard deviation
+            over batches of the learner's cosine with the exact gradient, the cosine of its mean
+            gradient over the batches, and, for the resolution of all these, the cosine between
+            exact gradients of two halves of the trials. None without a learner.
+        by_region: one dict a bin of states of equal number, from low to high V*: ``low`` and
+            ``high`` V*, ``visits``, ``gap`` (the bins' sum is ``relative_gap``), and the errors.
+        by_time: the same by blocks of steps, ``low`` to ``high`` inclusive.
+        visits: (N, T) arrays ``value`` V*, ``advantage``, ``weight`` γᵏ (0 after a failure),
+            ``needed`` A*(s, 0), and, of a critic in units of cost, ``v_hat`` and ``q_hat``.
+    """
+
+    fixture: str
+    policy: str
+    critic: str | None
+    failures: int
+    relative_gap: float
+    action_error: float
+    value_error: dict[str, float] | None
+    q_error: dict[str, float] | None
+    gradient: dict[str, float] | None
+    by_region: list[dict[str, Any]]
+    by_time: list[dict[str, Any]]
+    visits: dict[str, np.ndarray] = dataclasses.field(repr=False)
+
+
+def truth(
+    subject: Agent | Policy | Reference | str,
+    params: Any,
+    *,
+    num_trials: int = 64,
+    num_steps: int | None = None,
+    root: int = 2,
+    bins: int = 10,
+    batches: int = 16,
+) -> Truth:
+    """Hold an agent against the optimum, on the states that it visits.
+
+    Args:
+        subject: an agent, ``run.agent(fixture=0, seed=1)``; or a policy of one member, or the
+            name of a reference, which have neither critic nor gradient.
+        params: one ``EnvParams``, or a fixture.
+        num_trials: N, on the instances of ``root``'s streams that :func:`~cojax.evaluate` uses.
+        num_steps: T; by default the system's horizon.
+        root: seed of the streams, and of the batches.
+        bins: of regions and of times.
+        batches: of the learner's gradient; 0 leaves gradients out.
+
+    Gradients are of the actor that the learner would improve next, with the deterministic policy
+    it would hand out; the exact one averages the first 64 trials at most. Learners that weight the
+    states of late steps as much as those of early ones, or explore, head elsewhere: the cosine
+    says how far.
+
+    Raises ValueError, one line, for several systems, a population, or numbers out of range.
+    """
+    num_trials = inputs.whole("num_trials", num_trials, 1)
+    bins = inputs.whole("bins", bins, 1)
+    batches = inputs.whole("batches", batches, 0)
+    if num_steps is not None:
+        num_steps = inputs.whole("num_steps", num_steps, 1)
+    found = gather_subjects(params)
+    if len(found) != 1:
+        raise InputError(f"params: expected one system, got {len(found)}")
+    name, env_params = found[0].name, found[0].params
+    agent = subject if isinstance(subject, Agent) else None
+    policy = _one_policy(subject if agent is None else agent.policy)
+    horizon = int(env_params.max_steps_in_episode) if num_steps is None else num_steps
+    with scope(env_params):
+        keys = streams.stream_keys(root, num_trials)
+        visits = _visits(policy, agent, env_params, horizon, keys)
+        gradient = None
+        if agent is not None and batches:
+            gradient = _gradient(agent, env_params, horizon, keys, root, batches)
+    return _measured(name, policy.name, agent, visits, gradient, bins)
+
+
+def _one_policy(subject: Any) -> Policy | Reference:
+    if isinstance(subject, str):
+        subject = parse_policy(subject)
+    if not isinstance(subject, Policy | Reference):
+        raise InputError(
+            "subject: expected an agent (run.agent(...)), a policy or the name of a reference, "
+            f"got {type(subject).__name__}"
+        )
+    if isinstance(subject, Policy) and subject.axes:
+        raise InputError(
+            f"subject: expected one policy, got a population over {list(subject.axes)}; "
+            "take policy.member(...)"
+        )
+    return subject
+
+
+def members(policy: Policy | Reference) -> list[Policy | Reference]:
+    """Every policy of a population, named by its place in it; anything else by itself."""
+    if not isinstance(policy, Policy) or not policy.axes:
+        return [policy]
+    shape = np.shape(jax.tree.leaves(policy.params)[0])[: len(policy.axes)]
+    out = []
+    for place in np.ndindex(*shape):
+        at = dict(zip(policy.axes, place, strict=True))
+        label = ", ".join(f"{axis} {i}" for axis, i in at.items())
+        one = policy.member(**at)
+        out.append(dataclasses.replace(one, name=f"{policy.name} ({label})"))
+    return out
+
+
+# --- what is visited -----------------------------------------------------------------------------
+
+
+def _visits(
+    policy: Policy | Reference, agent: Agent | None, params: EnvParams, horizon: int, keys: Any
+) -> dict[str, np.ndarray]:
+    sees = isinstance(policy, Reference)
+    own = policy.make_params(params) if isinstance(policy, Reference) else policy.params
+    act = policy.act if isinstance(policy, Reference) else policy.apply
+    critic = None if agent is None else agent.critic
+    raw = _program(
+        (act, sees, critic and critic.apply, critic and critic.kind, horizon),
+        own,
+        critic and critic.params,
+        params,
+        keys,
+    )
+    return {name: np.asarray(x, np.float64) for name, x in raw.items()}
+
+
+@partial(jax.jit, static_argnums=(0,))
+def _program(static, policy_params, critic_params, params, keys):
+    """Trajectories of all trials, arrays (N, T)."""
+    act, sees, critic, kind, horizon = static
+    system = params.system
+    limit = jnp.where(params.clip_actions, params.action_limit, jnp.inf)
+
+    def trial(stream):
+        episode = streams.episode_key(stream, 0)
+        noise, own = streams.noise_root(episode), streams.policy_root(episode)
+        s0 = params.initial_state.sample(streams.initial_key(episode))
+
+        def step(carry, k):
+            s, alive = carry
+            optimum = system.optimum(s)
+            seen = (optimum, s) if sees else (s,)
+            a = act(policy_params, *seen, jax.random.fold_in(own, k)).astype(s.dtype)
+            a = jnp.clip(a, -limit, limit)
+            finite = alive & jnp.isfinite(a).all()
+            row = {
+                "value": system.value(s),
+                "advantage": system.excess_cost(s, a - optimum.action),
+                "needed": system.excess_cost(s, optimum.action),
+                "weight": jnp.where(finite, jnp.exp(k * jnp.log(system.gamma)), 0.0),
+            }
+            if kind == "V":
+                row["v_hat"] = -critic(critic_params, s)
+            elif kind == "Q":
+                row["v_hat"] = row["q_hat"] = -critic(critic_params, s, a)
+            w = system.sample_noise(s, jax.random.fold_in(noise, k))
+            following = next_mean(system, s, a, optimum) + w
+            inside = system.value(following) - system.offset <= params.divergence_radius**2
+            alive = finite & inside
+            return (jnp.where(alive, following, s), alive), (row, alive)
+
+        _, (rows, alive) = lax.scan(step, (s0, jnp.array(True)), jnp.arange(horizon))
+        return rows | {"failed": ~alive[-1]}
+
+    return jax.vmap(trial)(keys)
+
+
+# --- gradients -----------------------------------------------------------------------------------
+
+
+def _gradient(
+    agent: Agent, params: EnvParams, horizon: int, keys: Any, root: int, batches: int
+) -> dict[str, float]:
+    exact = np.asarray(exact_gradients(agent, params, horizon, keys[:GRADIENT_TRIALS]), np.float64)
+    mean = exact.mean(axis=0)
+    learned = agent.gradients(ConverseEnv(), params, streams.root_key(root), batches)
+    learned = _flat(learned)
+    cosines = np.array([_cosine(g, mean) for g in learned])
+    return {
+        "cosine": float(cosines.mean()),
+        "sd": float(cosines.std()),
+        "of_mean": _cosine(learned.mean(axis=0), mean),
+        "reference": _cosine(exact[::2].mean(axis=0), exact[1::2].mean(axis=0))
+        if len(exact) > 1
+        else float("nan"),
+        "batches": batches,
+    }
+
+
+def exact_gradients(agent: Agent, params: EnvParams, num_steps: int, keys: jax.Array) -> np.ndarray:
+    """∇θ Σ_{k<T} γᵏ A*(s_k, π_θ(s_k)) of each trial at the agent's actor, (N, parameters).
+
+    Along the trajectory: s_{k+1} depends on θ through every action before. ``keys`` (N,) are
+    stream keys; parameters are in the order of ``jax.tree.leaves``.
+    """
+    policy = agent.policy
+    tree = _trial_gradients(policy.apply, num_steps, policy.params, agent.actor, params, keys)
+    return _flat(tree)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _trial_gradients(apply, num_steps, policy_params, actor, params, keys):
+    system = params.system
+    limit = jnp.where(params.clip_actions, params.action_limit, jnp.inf)
+
+    def gap(actor, stream):
+        episode = streams.episode_key(stream, 0)
+        noise, own = streams.noise_root(episode), streams.policy_root(episode)
+        s0 = params.initial_state.sample(streams.initial_key(episode))
+        theta = {**policy_params, "actor": actor}
+
+        @jax.checkpoint
+        def step(s, k):
+            optimum = system.optimum(s)
+            a = apply(theta, s, jax.random.fold_in(own, k)).astype(s.dtype)
+            a = jnp.clip(a, -limit, limit)
+            advantage = system.excess_cost(s, a - optimum.action)
+            w = system.sample_noise(s, jax.random.fold_in(noise, k))
+            following = next_mean(system, s, a, optimum) + w
+            return following, jnp.exp(k * jnp.log(system.gamma)) * advantage
+
+        return jnp.sum(lax.scan(step, s0, jnp.arange(num_steps))[1])
+
+    return jax.vmap(jax.grad(gap), in_axes=(None, 0))(actor, keys)
+
+
+def _flat(tree: Any) -> np.ndarray:
+    """Leaves (N, …) side by side, (N, parameters), float64."""
+    leaves = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(tree)]
+    return np.concatenate([leaf.reshape(len(leaf), -1) for leaf in leaves], axis=1)
+
+
+def _cosine(x: np.ndarray, y: np.ndarray) -> float:
+    """xᵀy/(|x| |y|); NaN where one is zero or not finite."""
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        return float(x @ y / np.sqrt((x @ x) * (y @ y)))
+
+
+# --- tables --------------------------------------------------------------------------------------
+
+
+def _measured(
+    fixture: str,
+    policy: str,
+    agent: Agent | None,
+    visits: dict[str, np.ndarray],
+    gradient: dict[str, float] | None,
+    bins: int,
+) -> Truth:
+    failures = int(visits.pop("failed").sum())
+    shape = visits["value"].shape
+    alive = visits["weight"] > 0.0
+    start = visits["value"][:, 0].sum()
+    value = visits["value"][alive]
+    ends = np.quantile(value, np.linspace(0.0, 1.0, bins + 1)) if value.size else np.zeros(2)
+    region = np.clip(np.searchsorted(ends, visits["value"], "right") - 1, 0, len(ends) - 2)
+    by_region = [
+        {"low": float(ends[i]), "high": float(ends[i + 1]), **cell}
+        for i in range(len(ends) - 1)
+        if (cell := _cell(visits, alive & (region == i), start))
+    ]
+    by_time = [
+        {"low": int(steps[0]), "high": int(steps[-1]), **cell}
+        for steps in np.array_split(np.arange(shape[1]), min(bins, shape[1]))
+        if (cell := _cell(visits, alive & np.isin(np.arange(shape[1]), steps), start))
+    ]
+    whole = _cell(visits, alive, start)
+    return Truth(
+        fixture=fixture,
+        policy=policy,
+        critic=None if agent is None else agent.critic.kind,
+        failures=failures,
+        relative_gap=whole.get("gap", float("nan")),
+        action_error=whole.get("action_error", float("nan")),
+        value_error=whole.get("value_error"),
+        q_error=whole.get("q_error"),
+        gradient=gradient,
+        by_region=by_region,
+        by_time=by_time,
+        visits=visits,
+    )
+
+
+def _cell(visits: dict[str, np.ndarray], chosen: np.ndarray, start: float) -> dict[str, Any]:
+    """The meters on some of the visited states; empty where there are none."""
+    if not chosen.any():
+        return {}
+    advantage, value = visits["advantage"][chosen], visits["value"][chosen]
+    needed = visits["needed"][chosen].sum()
+    cell: dict[str, Any] = {
+        "visits": int(chosen.sum()),
+        "gap": float((visits["weight"][chosen] * advantage).sum() / start),
+        "action_error": float(np.sqrt(advantage.sum() / needed)) if needed > 0.0 else float("nan"),
+    }
+    for name, exact in (("v_hat", value), ("q_hat", value + advantage)):
+        if name in visits:
+            error = np.abs(visits[name][chosen] - exact) / exact
+            ends = np.quantile(error, [0.1, 0.5, 0.9])
+            label = "value_error" if name == "v_hat" else "q_error"
+            cell[label] = dict(zip(("low", "median", "high"), map(float, ends), strict=True))
+    return cell
+
+
+def summary(readings: Sequence[Truth]) -> list[dict[str, Any]]:
+    """One flat row a reading, for a table: names, gap, errors (medians) and cosines."""
+    rows = []
+    for t in readings:
+        row: dict[str, Any] = {
+            "fixture": t.fixture,
+            "policy": t.policy,
+            "failures": t.failures,
+            "relative_gap": t.relative_gap,
+            "action_error": t.action_error,
+        }
+        for name in ("value_error", "q_error"):
+            cell = getattr(t, name)
+            row[name] = None if cell is None else cell["median"]
+        for name in ("cosine", "of_mean", "reference"):
+            row[f"gradient_{name}"] = None if t.gradient is None else t.gradient[name]
+        rows.append(row)
+    return rows
