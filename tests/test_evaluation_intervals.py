@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from cojax.evaluation import intervals
 from cojax.evaluation.intervals import METHODS, counts, interval_of_mean, interval_over_seeds
 
 
@@ -68,6 +69,18 @@ def test_seeds_are_resampled_with_the_trials():
         wide, alone = interval_over_seeds(shared), interval_of_mean(of_trials[0, 0])
         assert (wide.high - wide.low) / (alone.high - alone.low) == pytest.approx(1.0, abs=0.1)
     assert np.ptp(interval_over_seeds(np.ones((3, 5)))) == 0.0
+
+
+@pytest.mark.parametrize(("log_sd", "stated"), [(0.5, 0.921), (1.0, 0.828)])
+def test_coverage_over_four_skewed_seeds_is_as_stated(log_sd, stated):
+    rng = np.random.default_rng(1)
+    effects = np.exp(log_sd * rng.normal(size=(1000, 4, 1)))
+    x = effects + 0.1 * rng.normal(size=(1000, 1, 32))
+    _, low, high = interval_over_seeds(x, num_resamples=10)
+    true = np.exp(log_sd**2 / 2)
+    covered = np.mean((low <= true) & (true <= high))
+    assert covered == pytest.approx(stated, abs=0.03)
+    assert f"{100 * stated:.1f}" in intervals.__doc__
 
 
 def test_speed():

@@ -13,7 +13,7 @@ from cojax import streams
 from cojax.cli import main
 from cojax.evaluation import doctor, provenance
 from cojax.evaluation.result import WORST, Evaluation, Member
-from cojax.evaluation.tables import print_findings
+from cojax.evaluation.tables import print_findings, print_rows
 
 
 def evaluation(shift=0.0, **changes):
@@ -141,6 +141,11 @@ def test_the_table_says_what_pairing_is_worth(tmp_path):
     text = invoke("compare", a, str(tmp_path / "c")).stdout
     assert "variance" in text
     assert f"{rows[0]['variance_reduction']:.0f}" in text
+
+
+def test_the_table_warns_of_few_seeds(capsys):
+    print_rows(evaluation().rows(num_resamples=100))
+    assert "Intervals over 2 seeds are Student's" in capsys.readouterr().out
 
 
 def test_populations_of_settings_are_told_apart(tmp_path):

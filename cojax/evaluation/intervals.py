@@ -13,6 +13,11 @@ Methods (Efron and Tibshirani, An Introduction to the Bootstrap, 1993, ch. 12-14
 Coverage of nominal 95% intervals, 1,000 repeats each (percentile, BCa, studentized): normal data
 n = 32: 92.8, 92.9, 94.3; exponential n = 32: 91.7, 92.2, 94.3; lognormal n = 32: 87.0, 87.0, 92.2;
 lognormal n = 128: 93.6, 93.9, 95.1.
+
+Over training seeds, 2,000 repeats for 4 seeds and 300 for 8 and 16 (:func:`interval_over_seeds`,
+"auto"), seed effects normal, lognormal of log-sd 0.5, and of log-sd 1: 4 seeds 94.6, 92.1, 82.8;
+8 seeds 94.3, 92.7, 91.3; 16 seeds 94.3, 96.0, 91.3. With four seeds that differ by factors the
+interval is too short, and nothing computed from four numbers mends that: train more seeds.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from cojax.evaluation.intervals import FEW_SEEDS
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -85,6 +87,13 @@ def print_rows(rows: Sequence[dict[str, Any]]) -> None:
         "states, and is negative for a lazy policy.",
         soft_wrap=True,
     )
+    few = [row["num_seeds"] for row in rows if row.get("num_seeds", FEW_SEEDS) < FEW_SEEDS]
+    if few:
+        out.print(
+            f"Intervals over {min(few)} seeds are Student's: where seeds differ by factors "
+            "(lognormal, log-sd 1) 95% intervals of 4 seeds covered 83%, of 8 seeds 91%.",
+            soft_wrap=True,
+        )
     if any(row["failures"] for row in rows):
         out.print(
             "A policy that failed in some trial has no finite mean; in brackets: the trials it "
