@@ -6,9 +6,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from agents_toy import Toy, ToyParams
 from scipy import stats
 
-from cojax.agents import algorithm, distributions, networks, on_policy, ppo, returns
+from cojax.agents import (
+    algorithm,
+    distributions,
+    networks,
+    off_policy,
+    on_policy,
+    ppo,
+    returns,
+    td3,
+    train,
+    training,
+    tuned,
+)
+from cojax.agents.algorithm import hyperparameters, random_phase, reset_all, strong
 from cojax.agents.normalization import Moments, RewardScale, TargetScale
 
 
@@ -142,3 +156,86 @@ def test_a_hyperparameter_of_the_wrong_kind_is_named():
         algorithm.stack_hyperparameters(ppo.PPO, [{"num_envs": 2}, {"num_envs": 4}], {})
     with pytest.raises(ValueError, match="in every setting or in none"):
         algorithm.stack_hyperparameters(ppo.PPO, [{"gamma": 0.9}, {}], {})
+
+
+def test_random_phase_spreads_the_first_episodes_and_no_others():
+    params = strong(ToyParams(max_steps_in_episode=400))
+    _, state = reset_all(Toy(), jax.random.key(0), params, 256)
+    spread = random_phase(jax.random.key(0), state, params)
+    np.testing.assert_array_equal(spread.x, state.x)
+    assert spread.time.dtype == state.time.dtype
+    assert int(spread.time.min()) >= 0
+    assert int(spread.time.max()) < 400
+    counts = np.histogram(spread.time, bins=4, range=(0, 400))[0]
+    assert counts.min() > 40, counts
+    fewer = random_phase(jax.random.key(0), jax.tree.map(lambda x: x[:8], state), params)
+    np.testing.assert_array_equal(fewer.time, spread.time[:8])
+
+
+def policy_of(**hyperparameters):
+    """A short PPO run on the toy: its state and what ``policy_params`` gives."""
+    h = {"num_envs": 4, "num_steps": 8, "num_minibatches": 2, "update_epochs": 4, "hidden": (8,)}
+    run = train(
+        "ppo",
+        strong(ToyParams()),
+        jax.random.key(0),
+        env=Toy(),
+        hyperparameters=h | hyperparameters,
+        num_seeds=None,
+        total_timesteps=640,
+        eval_every=640,
+        batching="loop",
+    )
+    return run.states[0], run
+
+
+def test_the_policy_is_the_average_of_the_actors():
+    newest, _ = policy_of()
+    for a, b in zip(
+        *(jax.tree.leaves(x) for x in (newest.average, newest.params["actor"])), strict=False
+    ):
+        np.testing.assert_array_equal(a, b)
+    averaged, run = policy_of(average_rate=0.25)
+    np.testing.assert_array_equal(
+        averaged.params["actor"]["params"]["head"]["kernel"],
+        newest.params["actor"]["params"]["head"]["kernel"],
+    )
+    kernel = averaged.average["params"]["head"]["kernel"]
+    assert float(jnp.abs(kernel - averaged.params["actor"]["params"]["head"]["kernel"]).max()) > 0
+    assert any(np.array_equal(kernel, x) for x in jax.tree.leaves(run.policy.params))
+
+
+def test_a_divergence_target_is_kept():
+    """Too large a rate is brought down, too small a one up; without a target nothing moves."""
+    loose = {"learning_rate": 0.03, "final_lr_fraction": 1.0, "log_std_init": -2.0}
+    _, free = policy_of(**loose)
+    held_state, held = policy_of(**loose, target_kl=0.01)
+    kl = {"free": free.metrics["approx_kl"][-1], "held": held.metrics["approx_kl"][-1]}
+    assert kl["held"] < 0.5 * kl["free"], kl
+    assert float(held_state.rate_factor) < 0.5
+    slow_state, _ = policy_of(**(loose | {"learning_rate": 1e-6}), target_kl=0.01)
+    assert float(slow_state.rate_factor) > 2.0
+
+
+def test_critics_see_standardised_actions():
+    h = hyperparameters(td3.TD3, {"hidden": (8,)})
+    seen = Moments(jnp.array([0.1, 0.0]), jnp.array([0.01, 4.0]), jnp.ones(()))
+    params = strong(ToyParams())
+    raw = off_policy.networks(td3.RULE, Toy(), params, h, None)
+    scaled = off_policy.networks(td3.RULE, Toy(), params, h, seen)
+    critic = (scaled.critic.init(jax.random.key(0), jnp.zeros(3)),)
+    u = jnp.array([[0.3, -0.5]])
+    z = (u - seen.mean) / seen.std()
+    obs = jnp.zeros((1, 1))
+    np.testing.assert_allclose(
+        scaled.q_values(critic, obs, u), raw.q_values(critic, obs, z), rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "td3"])
+def test_tuned_hyperparameters_are_valid(algorithm):
+    for family in tuned.table()["algorithms"][algorithm]:
+        given = tuned.tuned(algorithm, family)
+        assert given
+        training.check(algorithm, given)
+    assert tuned.tuned(algorithm, "no such family") == {}

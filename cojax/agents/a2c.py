@@ -32,6 +32,7 @@ class A2C(struct.PyTreeNode):
     log_std_init: Any = leaf(-2.0, -20.0, 5.0)
     reward_scale: Any = leaf(1.0, 0.0)
     obs_clip: Any = leaf(10.0, 0.0)
+    average_rate: Any = leaf(1.0, 0.0, 1.0)
     advantage_clip: Any = leaf(10.0, 0.0)
     value_rate: Any = leaf(0.02, 0.0, 1.0)
 
@@ -39,6 +40,7 @@ class A2C(struct.PyTreeNode):
     num_steps: int = static(8, 1)
     hidden: tuple[int, ...] = static((64, 64))
     activation: str = static("tanh")
+    random_phase: bool = static(True)
     normalize_observations: bool = static(True)
     normalize_rewards: bool = static(False)
     normalize_values: bool = static(True)

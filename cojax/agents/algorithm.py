@@ -133,6 +133,22 @@ def reset_all(env: Any, key: jax.Array, env_params: Any, num_envs: int) -> tuple
     return jax.vmap(env.reset, (0, None))(keys, env_params)
 
 
+def random_phase(key: jax.Array, env_state: Any, env_params: Any) -> Any:
+    """Return environments whose clocks read a uniform step of their first episode.
+
+    Where all environments begin together, a rollout shorter than an episode sees one stretch of
+    it at a time, and the learner forgets the others. Afterwards every rollout sees all of them.
+    Only the first episodes are shorter. An environment without gymnax's ``time`` is left alone.
+    """
+    if not hasattr(env_state, "time"):
+        return env_state
+    indices = jnp.arange(env_state.time.shape[0])
+    keys = jax.vmap(lambda i: jax.random.fold_in(jax.random.fold_in(key, i), 1))(indices)
+    limit = env_params.max_steps_in_episode
+    time = jax.vmap(lambda k: jax.random.randint(k, (), 0, limit))(keys)
+    return env_state.replace(time=time.astype(env_state.time.dtype))
+
+
 def nearest(name: str, names: Sequence[str]) -> str:
     """Return a hint that names the closest of ``names``."""
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.0)

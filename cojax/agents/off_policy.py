@@ -27,14 +27,21 @@ from cojax.inputs import InputError
 
 
 class Networks(NamedTuple):
-    """Actor: (..., d) to (..., outputs). Critic: (..., d + m) to (..., 1). ``box`` of actions."""
+    """Actor: (..., d) to (..., outputs). Critic: (..., d + m) to (..., 1). ``box`` of actions.
+
+    ``actions`` are the moments of the actions seen: critics see standardised actions. Where good
+    actions fill a hundredth of the box, a critic of the raw ones can hardly tell them apart.
+    """
 
     actor: MLP
     critic: MLP
     box: ActionBox
+    actions: Moments | None
 
     def q_values(self, critics: tuple[Any, ...], obs: jax.Array, u: jax.Array) -> jax.Array:
         """Q_i(s, u) of every critic, shape (num_critics, ...)."""
+        if self.actions is not None:
+            u = (u - self.actions.mean) / self.actions.std()
         x = jnp.concatenate([obs, u], axis=-1)
         return jnp.stack([forward(self.critic, c, x)[..., 0] for c in critics])
 
@@ -60,8 +67,10 @@ class OffPolicyState(struct.PyTreeNode):
         clock: counters, shared by a population; they also give the replay's pointer.
         key: typed PRNG key of this learner.
         learner: networks and optimisers.
+        average: running average of the actor's parameters, what ``policy_params`` gives.
         replay: ring of packed transitions, (rows, width).
         observations: moments of the observations, frozen during an update.
+        actions: moments of the actions in units of the box, frozen during an update.
         rewards: scale of the rewards, frozen during an update.
         env_state: states of the N environments.
         obs: current observations, (N, d).
@@ -72,8 +81,10 @@ class OffPolicyState(struct.PyTreeNode):
     clock: Clock
     key: jax.Array
     learner: Learner
+    average: Any
     replay: jax.Array
     observations: Moments
+    actions: Moments
     rewards: RewardScale
     env_state: Any
     obs: jax.Array
@@ -103,12 +114,17 @@ class Rule:
     metrics: tuple[str, ...]
 
 
-def networks(rule: Rule, env: Any, env_params: Any, h: Any) -> Networks:
-    """Actor and critic for an environment's shapes."""
+def networks(
+    rule: Rule, env: Any, env_params: Any, h: Any, actions: Moments | None = None
+) -> Networks:
+    """Actor and critic for an environment's shapes; ``actions`` standardise the critic's input."""
     box = ActionBox.of(env.action_space(env_params))
     outputs = rule.outputs * box.low.shape[0]
     return Networks(
-        MLP(h.hidden, outputs, h.activation, 0.01), MLP(h.hidden, 1, h.activation, 1.0), box
+        MLP(h.hidden, outputs, h.activation, 0.01),
+        MLP(h.hidden, 1, h.activation, 1.0),
+        box,
+        actions if h.normalize_actions else None,
     )
 
 
@@ -142,8 +158,10 @@ def init(rule: Rule, env: Any, key: jax.Array, env_params: Any, h: Any) -> OffPo
         clock=Clock.create(),
         key=key,
         learner=learner,
+        average=params["actor"],
         replay=replay.create(rows, dim, num_actions),
         observations=Moments.create((dim,)).merge(obs),
+        actions=Moments.create((num_actions,)),
         rewards=RewardScale.create(h.num_envs),
         env_state=env_state,
         obs=obs,
@@ -245,7 +263,8 @@ def critic_step(
 
     def loss(critics):
         q = nets.q_values(critics, batch.obs, batch.u)
-        return jnp.sum(jnp.mean((q - y) ** 2, axis=-1)), jnp.mean(q)
+        weight = 1.0 / (1.0 + (h.relative_error * jax.lax.stop_gradient(q)) ** 2)
+        return jnp.sum(jnp.mean(weight * (q - y) ** 2, axis=-1)), jnp.mean(q)
 
     critics = learner.params["critics"]
     (value, q), grads = jax.value_and_grad(loss, has_aux=True)(critics)
@@ -330,7 +349,7 @@ def update(
     """num_steps × num_envs environment steps, then (after warm-up) gradient_steps updates."""
     key, rollout_key, gradient_key = jax.random.split(state.key, 3)
     gamma = algorithm.discount(env_params, h)
-    nets = networks(rule, env, env_params, h)
+    nets = networks(rule, env, env_params, h, state.actions)
     state, rollout, done, sums = collect(rule, env, state, rollout_key, env_params, h)
     state = remember(state, rollout, done, gamma, h)
 
@@ -346,8 +365,11 @@ def update(
     if h.normalize_observations:
         flat, seen = rollout.obs.reshape(-1, rollout.obs.shape[-1]), state.observations
         state = state.replace(observations=seen.merge(seen.winsorize(flat, h.obs_clip)))
+    u = rollout.u.reshape(-1, rollout.u.shape[-1])
     state = state.replace(
         key=key,
+        actions=state.actions.merge(u),
+        average=polyak(state.average, learner.params["actor"], h.average_rate),
         learner=learner,
         failed=state.failed | ~jnp.isfinite(global_norm(learner.params)),
         clock=state.clock.replace(update=state.clock.update + 1),
@@ -359,8 +381,7 @@ def policy_params(env: Any, state: OffPolicyState, env_params: Any, h: Any) -> d
     """Parameters of the deterministic policy tanh(mean)."""
     box = ActionBox.of(env.action_space(env_params))
     seen = state.observations if h.normalize_observations else None
-    actor = state.learner.params["actor"]
-    return actor_params(actor, seen, h.obs_clip, box, state.obs.shape[-1])
+    return actor_params(state.average, seen, h.obs_clip, box, state.obs.shape[-1])
 
 
 def policy_apply(rule: Rule, env: Any, env_params: Any, h: Any) -> ActorPolicy:

@@ -19,7 +19,7 @@ from cojax.agents.algorithm import Algorithm, Clock, Episodes
 from cojax.agents.distributions import ActionBox, gaussian_log_prob
 from cojax.agents.networks import MLP, activation, forward, scale_head
 from cojax.agents.normalization import Moments, RewardScale, TargetScale
-from cojax.agents.optimization import descend, global_norm, optimizer
+from cojax.agents.optimization import descend, global_norm, optimizer, polyak
 from cojax.agents.policies import ActorPolicy, actor_params
 from cojax.inputs import InputError
 
@@ -32,6 +32,8 @@ class OnPolicyState(struct.PyTreeNode):
         key: typed PRNG key of this learner.
         params: ``{"actor", "critic", "log_std"}``; log_std has shape (m,).
         opt_state: the optimiser's.
+        rate_factor: what the Kullback-Leibler target has made of the learning rate, shape ().
+        average: running average of the actor's parameters, what ``policy_params`` gives.
         observations: moments of the observations, frozen during an update.
         rewards: scale of the rewards.
         targets: mean and std of the critic's targets.
@@ -45,6 +47,8 @@ class OnPolicyState(struct.PyTreeNode):
     key: jax.Array
     params: Any
     opt_state: Any
+    rate_factor: jax.Array
+    average: Any
     observations: Moments
     rewards: RewardScale
     targets: TargetScale
@@ -99,6 +103,8 @@ def init(env: Any, key: jax.Array, env_params: Any, h: Any) -> OnPolicyState:
     """First state of a learner; environment i is reset with ``fold_in(reset_key, i)``."""
     key, reset_key, actor_key, critic_key = jax.random.split(key, 4)
     obs, env_state = algorithm.reset_all(env, reset_key, env_params, h.num_envs)
+    if h.random_phase:
+        env_state = algorithm.random_phase(reset_key, env_state, env_params)
     obs = jnp.asarray(obs, jnp.float32)
     actor, critic = networks(env, env_params, h)
     params = {
@@ -111,6 +117,8 @@ def init(env: Any, key: jax.Array, env_params: Any, h: Any) -> OnPolicyState:
         key=key,
         params=params,
         opt_state=optimizer(h.max_grad_norm, h.adam_eps).init(params),
+        rate_factor=jnp.ones(()),
+        average=params["actor"],
         observations=Moments.create(obs.shape[1:]).merge(obs),
         rewards=RewardScale.create(h.num_envs),
         targets=TargetScale.create(),
@@ -250,16 +258,29 @@ def permutation(key: jax.Array, n: int) -> jax.Array:
 def optimize(
     loss: Callable[..., Any], nets: Networks, state: OnPolicyState, batch: Batch, key: Any, h: Any
 ) -> tuple[OnPolicyState, dict[str, jax.Array]]:
-    """Epochs of minibatch gradient steps: one permutation and one gather an epoch."""
+    """Epochs of minibatch gradient steps: one permutation and one gather an epoch.
+
+    With a Kullback-Leibler target the rate follows the policy's movement instead of a schedule of
+    its own: it is divided by 1.2 after a minibatch that sees more than twice the target and
+    multiplied by 1.2 below half of it (Schulman et al. 2017, §4); the target is annealed.
+    """
     size = h.num_envs * h.num_steps
-    rate = state.clock.anneal(h.learning_rate, h.final_lr_fraction)
+    adaptive = getattr(h, "target_kl", None) is not None  # an algorithm may have none
+    annealed = state.clock.anneal(jnp.ones(()), h.final_lr_fraction)
     opt = optimizer(h.max_grad_norm, h.adam_eps)
 
     def minibatch_step(carry, minibatch):
-        params, opt_state = carry
+        params, opt_state, factor = carry
         (_, metrics), grads = jax.value_and_grad(loss, has_aux=True)(params, minibatch, nets, h)
+        if adaptive:
+            kl, target = metrics["approx_kl"], h.target_kl * annealed
+            factor = jnp.where(kl > 2.0 * target, factor / 1.2, factor)
+            factor = jnp.where(kl < 0.5 * target, factor * 1.2, factor)
+            factor = jnp.clip(factor, 1e-3, 10.0)
+        rate = h.learning_rate * (factor if adaptive else annealed)
         params, opt_state = descend(opt, params, grads, opt_state, rate)
-        return (params, opt_state), metrics | {"grad_norm": global_norm(grads)}
+        metrics = metrics | {"grad_norm": global_norm(grads), "learning_rate": rate}
+        return (params, opt_state, factor), metrics
 
     def epoch(carry, epoch_key):
         order = permutation(epoch_key, size)
@@ -268,10 +289,13 @@ def optimize(
         )
         return jax.lax.scan(minibatch_step, carry, shuffled)
 
-    (params, opt_state), metrics = jax.lax.scan(
-        epoch, (state.params, state.opt_state), jax.random.split(key, h.update_epochs)
+    (params, opt_state, factor), metrics = jax.lax.scan(
+        epoch,
+        (state.params, state.opt_state, state.rate_factor),
+        jax.random.split(key, h.update_epochs),
     )
-    return state.replace(params=params, opt_state=opt_state), jax.tree.map(jnp.mean, metrics)
+    state = state.replace(params=params, opt_state=opt_state, rate_factor=factor)
+    return state, jax.tree.map(jnp.mean, metrics)
 
 
 def update(
@@ -293,6 +317,7 @@ def update(
     finite = jnp.isfinite(global_norm(state.params))
     state = state.replace(
         key=key,
+        average=polyak(state.average, state.params["actor"], h.average_rate),
         failed=state.failed | ~finite,
         clock=state.clock.replace(update=state.clock.update + 1),
     )
@@ -307,7 +332,7 @@ def policy_params(env: Any, state: OnPolicyState, env_params: Any, h: Any) -> di
     """Parameters of the deterministic policy, the Gaussian's mean."""
     box = ActionBox.of(env.action_space(env_params))
     seen = state.observations if h.normalize_observations else None
-    return actor_params(state.params["actor"], seen, h.obs_clip, box, state.obs.shape[-1])
+    return actor_params(state.average, seen, h.obs_clip, box, state.obs.shape[-1])
 
 
 def policy_apply(env: Any, env_params: Any, h: Any) -> ActorPolicy:

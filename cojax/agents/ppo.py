@@ -23,6 +23,8 @@ class PPO(struct.PyTreeNode):
         final_lr_fraction: its last value as a fraction of the first; linear in updates.
         gamma: discount; None takes the system's own.
         gae_lambda: trace decay of the advantages.
+        target_kl: Kullback-Leibler divergence that an update should move the policy by, at the
+            start; None leaves the learning rate to its schedule.
         clip_eps: half-width of the interval that the probability ratio is clipped to.
         ent_coef: weight of the entropy bonus.
         vf_coef: weight of the value loss.
@@ -31,6 +33,8 @@ class PPO(struct.PyTreeNode):
         log_std_init: first log standard deviation, in units of the half range of the action box.
         reward_scale: constant factor on rewards, for the learner only.
         obs_clip: normalised observations are clipped to ± this.
+        average_rate: weight of the newest actor in the average that is the policy; 1 for the
+            newest alone.
         advantage_clip: normalised advantages are clipped to ± this.
         value_rate: weight of the newest targets in the running mean and std of targets.
         num_envs: environments stepped together.
@@ -39,6 +43,7 @@ class PPO(struct.PyTreeNode):
         update_epochs: passes over each rollout.
         hidden: widths of hidden layers, of actor and critic alike.
         activation: nonlinearity, a name in ``networks.ACTIVATIONS``.
+        random_phase: whether the first episodes begin at random steps.
         normalize_observations: whether networks see standardised observations.
         normalize_rewards: whether rewards are divided by the std of discounted returns.
         normalize_values: whether the critic's targets are standardised (PopArt).
@@ -48,6 +53,7 @@ class PPO(struct.PyTreeNode):
     final_lr_fraction: Any = leaf(0.0, 0.0)
     gamma: Any = leaf(None, 0.0, 1.0)
     gae_lambda: Any = leaf(0.95, 0.0, 1.0)
+    target_kl: Any = leaf(None, 0.0)
     clip_eps: Any = leaf(0.2, 0.0)
     ent_coef: Any = leaf(0.0)
     vf_coef: Any = leaf(0.5, 0.0)
@@ -56,6 +62,7 @@ class PPO(struct.PyTreeNode):
     log_std_init: Any = leaf(-2.0, -20.0, 5.0)
     reward_scale: Any = leaf(1.0, 0.0)
     obs_clip: Any = leaf(10.0, 0.0)
+    average_rate: Any = leaf(1.0, 0.0, 1.0)
     advantage_clip: Any = leaf(10.0, 0.0)
     value_rate: Any = leaf(0.1, 0.0, 1.0)
 
@@ -65,6 +72,7 @@ class PPO(struct.PyTreeNode):
     update_epochs: int = static(10, 1)
     hidden: tuple[int, ...] = static((64, 64))
     activation: str = static("tanh")
+    random_phase: bool = static(True)
     normalize_observations: bool = static(True)
     normalize_rewards: bool = static(False)
     normalize_values: bool = static(True)

@@ -38,6 +38,11 @@ class SAC(struct.PyTreeNode):
         warmup_scale: first actions are uniform over this fraction of the box.
         reward_scale: constant factor on rewards, for the learner only.
         obs_clip: normalised observations are clipped to ± this.
+        average_rate: weight of the newest actor in the average that is the policy; 1 for the
+            newest alone.
+        relative_error: κ in the weight 1/(1 + (κ Q)²) of a critic's squared error: above 0, large
+            values count by their relative error. The weight does not see the target, so its mean
+            stays the aim.
         num_envs: environments stepped together.
         num_steps: steps of each between updates.
         gradient_steps: gradient steps per update, i.e. per num_envs × num_steps.
@@ -50,6 +55,7 @@ class SAC(struct.PyTreeNode):
         hidden: widths of hidden layers, of actor and critics alike.
         activation: nonlinearity, a name in ``networks.ACTIVATIONS``.
         normalize_observations: whether networks see standardised observations.
+        normalize_actions: whether critics see standardised actions.
         normalize_rewards: whether rewards are divided by the std of discounted returns.
     """
 
@@ -70,6 +76,8 @@ class SAC(struct.PyTreeNode):
     warmup_scale: Any = leaf(1.0, 0.0, 1.0)
     reward_scale: Any = leaf(1.0, 0.0)
     obs_clip: Any = leaf(10.0, 0.0)
+    average_rate: Any = leaf(1.0, 0.0, 1.0)
+    relative_error: Any = leaf(0.0, 0.0)
 
     num_envs: int = static(8, 1)
     num_steps: int = static(8, 1)
@@ -83,6 +91,7 @@ class SAC(struct.PyTreeNode):
     hidden: tuple[int, ...] = static((64, 64))
     activation: str = static("relu")
     normalize_observations: bool = static(True)
+    normalize_actions: bool = static(True)
     normalize_rewards: bool = static(True)
 
 

@@ -39,6 +39,8 @@ class TD3(struct.PyTreeNode):
     warmup_scale: Any = leaf(1.0, 0.0, 1.0)
     reward_scale: Any = leaf(1.0, 0.0)
     obs_clip: Any = leaf(10.0, 0.0)
+    average_rate: Any = leaf(1.0, 0.0, 1.0)
+    relative_error: Any = leaf(0.0, 0.0)
 
     num_envs: int = static(8, 1)
     num_steps: int = static(8, 1)
@@ -51,6 +53,7 @@ class TD3(struct.PyTreeNode):
     hidden: tuple[int, ...] = static((64, 64))
     activation: str = static("relu")
     normalize_observations: bool = static(True)
+    normalize_actions: bool = static(True)
     normalize_rewards: bool = static(True)
 
 

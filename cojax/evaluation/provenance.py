@@ -217,6 +217,8 @@ def load(folder: str | Path) -> Results:
 
 def _check_trials(file: Path, trials: pd.DataFrame, content: dict[str, Any]) -> None:
     """Refuse trials that are not numbers, not those of the provenance, or not all there."""
+    import pandas as pd
+
     for name in ("trial", "optimal_value", *WORST):
         if trials[name].dtype.kind not in "iuf":
             raise InputError(f"{file}: column {name}: expected numbers, got {trials[name].dtype}")
@@ -224,7 +226,7 @@ def _check_trials(file: Path, trials: pd.DataFrame, content: dict[str, Any]) -> 
     if unknown:
         raise InputError(f"{file}: fixture {min(unknown, key=str)}: not the provenance's fixtures")
     who = [n for n in ("fixture", "policy", "hyperparameters", "seed") if n in trials]
-    counts = trials.groupby(who, dropna=False)["trial"].agg(["size", "nunique"])
+    counts = pd.DataFrame(trials.groupby(who, dropna=False)["trial"].agg(["size", "nunique"]))
     short = counts[(counts != content["num_trials"]).any(axis=1)]
     if len(short):
         raise InputError(

@@ -10,17 +10,9 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from cojax import inputs
+from cojax.agents.tuned import tuned
 from cojax.fixtures import text
 from cojax.inputs import InputError
-
-try:
-    from cojax.agents.tuned import tuned  # pyright: ignore[reportMissingImports]
-except ImportError:
-
-    def tuned(algorithm: str, family: str) -> dict[str, Any]:
-        """No defaults beside the algorithm's own."""
-        return {}
-
 
 Count = Annotated[int, Field(ge=1, strict=True)]
 Seed = Annotated[int, Field(ge=0, strict=True)]

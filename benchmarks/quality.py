@@ -1,0 +1,85 @@
+"""How near to the optimum each algorithm comes: relative suboptimality over seeds.
+
+    python benchmarks/quality.py [--fixtures F ...] [--algorithms A ...] [--seeds 10]
+                                 [--timesteps 300000] [--out quality.jsonl]
+
+Hyperparameters are the tuned ones (``cojax/agents/tuned.yaml``). Seeds and streams are others than
+those of the search: key 0 and evaluation streams of root 7. A pair of fixture and algorithm that
+``--out`` already holds for this budget is not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+
+import jax
+import numpy as np
+
+import cojax
+from cojax.agents import train
+from cojax.agents.tuned import tuned
+from cojax.evaluation.during_training import RelativeGap
+
+FIXTURES = ("arm-n4-p0.50-s7", "arm-n4-p0.80-s7", "nvdex-k1-easy")
+ALGORITHMS = ("ppo", "a2c", "sac", "td3", "ddpg")
+
+
+def measure(algorithm: str, fixture: str, seeds: int, timesteps: int, trials: int) -> dict:
+    """Train ``seeds`` learners; return one row of the table."""
+    env, params = cojax.make(fixture)
+    family = cojax.load_fixture(fixture).family
+    run = train(
+        algorithm,
+        params,
+        jax.random.key(0),
+        env=env,
+        hyperparameters=tuned(algorithm, family),
+        num_seeds=seeds,
+        total_timesteps=timesteps,
+        evaluate=RelativeGap(num_trials=trials, root=7),
+    )
+    curves = np.asarray(run.curves)
+    final = np.where(run.failed, np.inf, curves[:, -1])
+    return {
+        "fixture": fixture,
+        "algorithm": algorithm,
+        "timesteps": timesteps,
+        "seeds": seeds,
+        "median": float(np.median(final)),
+        "low": float(np.quantile(final, 0.25)),
+        "high": float(np.quantile(final, 0.75)),
+        "final": final.tolist(),
+        "curve_timesteps": run.timesteps.tolist(),
+        "curves": np.round(curves, 5).tolist(),
+        "steps_per_second": run.steps_per_second,
+        "compile_seconds": run.compile_seconds,
+    }
+
+
+def main() -> None:
+    """Run what is missing, print every row."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--fixtures", nargs="+", default=FIXTURES)
+    parser.add_argument("--algorithms", nargs="+", default=ALGORITHMS)
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--timesteps", type=int, default=300_000)
+    parser.add_argument("--trials", type=int, default=64)
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("quality.jsonl"))
+    options = parser.parse_args()
+    lines = options.out.read_text().splitlines() if options.out.exists() else []
+    done = {(r["fixture"], r["algorithm"], r["timesteps"]): r for r in map(json.loads, lines)}
+    for fixture in options.fixtures:
+        for algorithm in options.algorithms:
+            row = done.get((fixture, algorithm, options.timesteps))
+            if row is None:
+                row = measure(algorithm, fixture, options.seeds, options.timesteps, options.trials)
+                with options.out.open("a") as file:
+                    file.write(json.dumps(row) + "\n")
+            low, median, high = (f"{row[name]:.3g}" for name in ("low", "median", "high"))
+            print(f"{fixture:18} {algorithm:5} {median:>8} [{low}, {high}]", flush=True)
+
+
+if __name__ == "__main__":
+    main()
