@@ -212,7 +212,7 @@ def test_a_divergence_target_is_kept():
     held_state, held = policy_of(**loose, target_kl=0.01)
     kl = {"free": free.metrics["approx_kl"][-1], "held": held.metrics["approx_kl"][-1]}
     assert kl["held"] < 0.5 * kl["free"], kl
-    assert float(held_state.rate_factor) < 0.5
+    assert float(held_state.rate_factor) < 0.8
     slow_state, _ = policy_of(**(loose | {"learning_rate": 1e-6}), target_kl=0.01)
     assert float(slow_state.rate_factor) > 2.0
 
