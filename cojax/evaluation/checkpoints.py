@@ -58,7 +58,7 @@ def load_sb3(path: str | os.PathLike[str]) -> HostPolicy:
     path = Path(path)
     kind = sb3_algorithm(path)
     try:
-        import stable_baselines3
+        import stable_baselines3  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise InputError(
             f"{path}: Stable-Baselines3 is not installed: pip install 'cojax[sb3]'"
