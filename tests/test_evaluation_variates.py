@@ -34,7 +34,7 @@ def test_the_same_mean_from_fewer_trials():
 
 
 def test_there_is_no_bias_where_few_trials_meet_many_variates():
-    """The gap is a product of variates, so that fitted to all trials the mean would be biased."""
+    """The gap is quadratic in variates, so that fitted to all trials the mean would be biased."""
     rng = np.random.default_rng(0)
     c = rng.normal(size=(4000, 40, 5))
     gaps = np.sum(c**2, axis=-1) + 4.0 * c[..., 0] + 0.1 * rng.normal(size=(4000, 40)) ** 2

@@ -12,8 +12,9 @@ is about a linear combination c_iᵀβ of these, and
 
 has the same mean and less variance (Glasserman, Monte Carlo Methods in Financial Engineering, 2003,
 sec. 4.1). β₍₋ᵢ₎ is fitted by least squares to the trials of the other folds, of eight, and does not
-depend on trial i: so there is no bias. With β fitted to all trials the bias was 0.4 standard errors
-where the variance fell most (256 trials), and 95% intervals covered 89%.
+depend on trial i: so there is no bias. Measured on nvdex-k1-easy over 250 steps, 400 repeats of 256
+trials, 31 variates: the standard error falls to 22% (zero) and 10% (detuned-oracle:0.5), 95%
+intervals cover 95.3% and 95.0%; with β fitted to all trials they covered 92.5% and 93.2%.
 """
 
 from __future__ import annotations
