@@ -40,7 +40,7 @@ class A2C(struct.PyTreeNode):
     num_steps: int = static(8, 1)
     hidden: tuple[int, ...] = static((64, 64))
     activation: str = static("tanh")
-    random_phase: bool = static(True)
+    random_phase: bool = static(False)
     normalize_observations: bool = static(True)
     normalize_rewards: bool = static(False)
     normalize_values: bool = static(True)

@@ -72,7 +72,7 @@ class PPO(struct.PyTreeNode):
     update_epochs: int = static(10, 1)
     hidden: tuple[int, ...] = static((64, 64))
     activation: str = static("tanh")
-    random_phase: bool = static(True)
+    random_phase: bool = static(False)
     normalize_observations: bool = static(True)
     normalize_rewards: bool = static(False)
     normalize_values: bool = static(True)
