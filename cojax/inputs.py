@@ -123,9 +123,12 @@ def one_of(name: str, value: Any, known: Iterable[str]) -> str:
     raise InputError(f"{name}: unknown {value!r}{hint} (known: {listed})")
 
 
-def nearest(value: Any, known: Iterable[str]) -> str:
-    """A hint to append to a message: ``; did you mean 'x'?``, or nothing if none is near."""
-    near = difflib.get_close_matches(str(value), list(known), n=1, cutoff=0.4)
+def nearest(value: Any, known: Iterable[str], cutoff: float = 0.4) -> str:
+    """A hint to append to a message: ``; did you mean 'x'?``, or nothing if none is near.
+
+    With cutoff 0 there is always one that is nearest.
+    """
+    near = difflib.get_close_matches(str(value), list(known), n=1, cutoff=cutoff)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 

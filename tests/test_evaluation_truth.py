@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import cojax
-from cojax.agents import critics
+from cojax.agents import critics, replay
 from cojax.agents.networks import forward
 from cojax.envs import ConverseEnv
 from cojax.evaluation import truth
@@ -142,7 +142,7 @@ def test_gradients_of_a_rule_are_those_of_its_loss():
     nets = critics.off_policy.networks(
         critics.RULES["td3"], ConverseEnv(), params(), run.hyperparameters, state.actions
     )
-    everything = critics.replay.unpack(state.replay, 5)
+    everything = replay.unpack(state.replay, 5)
     z = state.observations.normalize(everything.obs, run.hyperparameters.obs_clip)
 
     def loss(actor):

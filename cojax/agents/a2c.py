@@ -48,6 +48,7 @@ class A2C(struct.PyTreeNode):
     # Not hyperparameters: what the engine needs to know about an on-policy update.
     num_minibatches = 1
     update_epochs = 1
+    target_kl = None
 
 
 def loss(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from cojax.inputs import InputError
+from cojax.inputs import InputError, nearest
 
 INF = float("inf")
 
@@ -149,12 +148,6 @@ def random_phase(key: jax.Array, env_state: Any, env_params: Any) -> Any:
     return env_state.replace(time=time.astype(env_state.time.dtype))
 
 
-def nearest(name: str, names: Sequence[str]) -> str:
-    """Return a hint that names the closest of ``names``."""
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.0)
-    return f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(names)}"
-
-
 def hyperparameters(cls: type, given: Any, overrides: Mapping[str, Any] | None = None) -> Any:
     """Build the hyperparameters of one run: ``given`` is None, a mapping or an instance.
 
@@ -171,7 +164,7 @@ def hyperparameters(cls: type, given: Any, overrides: Mapping[str, Any] | None =
     for name, value in values.items():
         if name not in fields:
             raise InputError(
-                f"{cls.__name__}: unknown hyperparameter {name!r}; {nearest(name, list(fields))}"
+                f"{cls.__name__}: unknown hyperparameter {name!r}{nearest(name, fields, 0.0)}"
             )
         values[name] = _checked(cls.__name__, fields[name], value)
     return strong_floats(cls(**values))
@@ -233,3 +226,8 @@ def one_or_several(cls: type, given: Any, overrides: Mapping[str, Any]) -> tuple
 def discount(env_params: Any, h: Any) -> Any:
     """Return γ: the hyperparameter, or else the system's own, or else 0.99."""
     return getattr(env_params, "discount", 0.99) if h.gamma is None else h.gamma
+
+
+def reward_factor(state: Any, h: Any) -> Any:
+    """What the environment's rewards are multiplied by for the learner, shape ()."""
+    return h.reward_scale / state.rewards.moments.std() if h.normalize_rewards else h.reward_scale

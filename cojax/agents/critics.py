@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from cojax.agents import a2c, algorithm, ddpg, off_policy, on_policy, ppo, replay, sac, td3
+from cojax.agents import a2c, algorithm, ddpg, off_policy, on_policy, ppo, sac, td3
 from cojax.agents.networks import MLP, forward
 from cojax.agents.optimization import optimizer
 from cojax.inputs import InputError
@@ -170,9 +170,7 @@ def _settings(run: Any, at: tuple[int, ...]) -> Any:
 
 def _value_function(state: Any, policy: Policy, h: Any) -> Critic:
     """V̂ of an on-policy learner: out of its targets' scale and of its rewards'."""
-    factor = h.reward_scale
-    if h.normalize_rewards:
-        factor = factor / state.rewards.moments.std()
+    factor = algorithm.reward_factor(state, h)
     params = {name: policy.params[name] for name in ("mean", "std", "clip")} | {
         "critics": (state.params["critic"],),
         "unit": state.targets.std() / factor,
@@ -183,9 +181,7 @@ def _value_function(state: Any, policy: Policy, h: Any) -> Critic:
 
 def _q_function(state: Any, policy: Policy, h: Any, smallest: bool) -> Critic:
     """Q̂ of an off-policy learner; u = (a - c)/r in units of the box, then standardised."""
-    factor = h.reward_scale
-    if h.normalize_rewards:
-        factor = factor / state.rewards.moments.std()
+    factor = algorithm.reward_factor(state, h)
     low, high = policy.params["low"], policy.params["high"]
     centre, scale = 0.5 * (low + high), 0.5 * (high - low)
     if h.normalize_actions:
@@ -245,20 +241,11 @@ def _off_policy_program(rule, env, num, state, env_params, h, key):
     fresh = optimizer(h.max_grad_norm, h.adam_eps).init(state.learner.params["actor"])
     learner = state.learner.replace(opt_states={**state.learner.opt_states, "actor": fresh})
     blocks = jnp.maximum(state.clock.update, 1)
-    factor = h.reward_scale
-    if h.normalize_rewards:
-        factor = factor / state.rewards.moments.std()
+    factor = algorithm.reward_factor(state, h)
 
     def one(_, key):
         sample_key, step_key = jax.random.split(key)
-        shape = (h.batch_size,)
-        rows = replay.sample(sample_key, state.replay, blocks, off_policy.block(h), shape)
-        batch = replay.unpack(rows, state.obs.shape[-1])
-        batch = batch._replace(
-            obs=off_policy.normalize(state, batch.obs, h),
-            next_obs=off_policy.normalize(state, batch.next_obs, h),
-            reward=batch.reward * factor / h.reward_scale,
-        )
+        batch = off_policy.draw(state, sample_key, blocks, (h.batch_size,), h)
         moved, _ = rule.improve(nets, learner, batch, step_key, jnp.zeros(()), factor, h)
         return None, moved.opt_states["actor"][1].mu
 

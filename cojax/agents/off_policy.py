@@ -278,6 +278,20 @@ def critic_step(
     return learner, {"critic_loss": value, "q_value": q}
 
 
+def draw(
+    state: OffPolicyState, key: jax.Array, blocks: jax.Array, shape: tuple[int, ...], h: Any
+) -> Sample:
+    """Transitions from the ``blocks`` blocks written, as networks see them, (*shape, ...)."""
+    rows = replay.sample(key, state.replay, blocks, block(h), shape)
+    batch = replay.unpack(rows, state.obs.shape[-1])
+    scale = 1.0 / state.rewards.moments.std() if h.normalize_rewards else jnp.ones(())
+    return batch._replace(
+        obs=normalize(state, batch.obs, h),
+        next_obs=normalize(state, batch.next_obs, h),
+        reward=batch.reward * scale,
+    )
+
+
 def gradient_steps(
     rule: Rule, nets: Networks, state: OffPolicyState, key: jax.Array, gamma: Any, h: Any
 ) -> tuple[Learner, dict[str, jax.Array]]:
@@ -287,23 +301,16 @@ def gradient_steps(
     """
     sample_key, step_key = jax.random.split(key)
     shape = (h.gradient_steps, h.batch_size)
-    rows = replay.sample(sample_key, state.replay, state.clock.update + 1, block(h), shape)
-    batch = replay.unpack(rows, state.obs.shape[-1])
-    scale = 1.0 / state.rewards.moments.std() if h.normalize_rewards else jnp.ones(())
-    batch = batch._replace(
-        obs=normalize(state, batch.obs, h),
-        next_obs=normalize(state, batch.next_obs, h),
-        reward=batch.reward * scale,
-    )
+    batch = draw(state, sample_key, state.clock.update + 1, shape, h)
+    factor = algorithm.reward_factor(state, h)
     rates = {
         name: state.clock.anneal(getattr(h, name), h.final_lr_fraction)
         for name in ("actor_learning_rate", "critic_learning_rate")
     }
-    scale = scale * h.reward_scale
 
     def improve(learner, minibatch, key):
         learner, metrics = rule.improve(
-            nets, learner, minibatch, key, rates["actor_learning_rate"], scale, h
+            nets, learner, minibatch, key, rates["actor_learning_rate"], factor, h
         )
         online = {name: learner.params[name] for name in learner.targets}
         return learner.replace(targets=polyak(learner.targets, online, h.polyak)), metrics
@@ -322,7 +329,7 @@ def gradient_steps(
             critic_key,
             gamma,
             rates["critic_learning_rate"],
-            scale,
+            factor,
             h,
         )
         if h.policy_delay == 1:

@@ -265,7 +265,7 @@ def optimize(
     multiplied by 1.2 below half of it (Schulman et al. 2017, §4); the target is annealed.
     """
     size = h.num_envs * h.num_steps
-    adaptive = getattr(h, "target_kl", None) is not None  # an algorithm may have none
+    adaptive = h.target_kl is not None
     annealed = state.clock.anneal(jnp.ones(()), h.final_lr_fraction)
     opt = optimizer(h.max_grad_norm, h.adam_eps)
 

@@ -19,7 +19,7 @@ from cojax.agents.algorithm import Algorithm
 from cojax.agents.intervals import Plan, Progress
 from cojax.agents.population import Population
 from cojax.agents.run import Run, assemble
-from cojax.inputs import InputError
+from cojax.inputs import InputError, nearest
 
 ALGORITHMS: dict[str, Algorithm] = {
     module.ALGORITHM.name: module.ALGORITHM for module in (ppo, a2c, sac, td3, ddpg)
@@ -254,6 +254,6 @@ def check(algorithm: str, hyperparameters: Any = None) -> None:
 def lookup(name: str) -> Algorithm:
     """Return the algorithm called ``name``; ValueError offering the nearest name."""
     if name not in ALGORITHMS:
-        hint = algorithms.nearest(str(name), list(ALGORITHMS))
-        raise InputError(f"unknown algorithm {name!r}; {hint}")
+        hint = nearest(name, ALGORITHMS, 0.0)
+        raise InputError(f"unknown algorithm {name!r}{hint}")
     return ALGORITHMS[name]

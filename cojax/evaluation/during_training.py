@@ -10,8 +10,8 @@ from jax import lax
 
 from cojax import streams
 from cojax.envs import EnvParams
+from cojax.evaluation import trials
 from cojax.policy import Policy
-from cojax.system import next_mean
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,23 +40,18 @@ class RelativeGap:
 
     def _trial(self, policy: Policy, params: EnvParams, stream: jax.Array) -> jax.Array:
         system = params.system
-        episode = streams.episode_key(stream, 0)
-        noise, own = streams.noise_root(episode), streams.policy_root(episode)
-        s0 = params.initial_state.sample(streams.initial_key(episode))
-        limit = jnp.where(params.clip_actions, params.action_limit, jnp.inf)
+        trial = trials.begin(params, stream)
 
         def step(carry, k):
             s, discount, gap = carry
             optimum = system.optimum(s)
-            a = jnp.clip(policy(s, jax.random.fold_in(own, k)), -limit, limit)
+            a = trials.clip(params, policy(s, jax.random.fold_in(trial.policy, k)))
             gap = gap + discount * system.excess_cost(s, a - optimum.action)
-            w = system.sample_noise(s, jax.random.fold_in(noise, k))
-            s_next = next_mean(system, s, a, optimum) + w
-            inside = system.value(s_next) - system.offset <= params.divergence_radius**2
+            s_next, inside = trials.follow(params, trial, k, s, a, optimum)
             gap = jnp.where(inside, gap, jnp.inf)  # also where the value is not a number
             discount = jnp.where(k + 1 < params.max_steps_in_episode, discount * system.gamma, 0.0)
-            return (jnp.where(inside, s_next, s0), discount, gap), None
+            return (jnp.where(inside, s_next, trial.s0), discount, gap), None
 
-        start = (s0, jnp.ones_like(system.gamma), jnp.zeros_like(system.gamma))
+        start = (trial.s0, jnp.ones_like(system.gamma), jnp.zeros_like(system.gamma))
         (_, _, gap), _ = lax.scan(step, start, jnp.arange(self.num_steps))
-        return gap / system.value(s0)
+        return gap / system.value(trial.s0)

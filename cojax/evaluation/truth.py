@@ -27,11 +27,11 @@ from jax import lax
 from cojax import inputs, streams
 from cojax.agents.critics import Agent
 from cojax.envs import ConverseEnv, EnvParams
+from cojax.evaluation import trials
 from cojax.evaluation.references import Reference, parse_policy
 from cojax.evaluation.subjects import gather_subjects, scope
 from cojax.inputs import InputError
 from cojax.policy import Policy
-from cojax.system import next_mean
 
 GRADIENT_TRIALS = 64
 
@@ -180,19 +180,16 @@ def _program(static, policy_params, critic_params, params, keys):
     """Trajectories of all trials, arrays (N, T)."""
     act, sees, critic, kind, horizon = static
     system = params.system
-    limit = jnp.where(params.clip_actions, params.action_limit, jnp.inf)
 
     def trial(stream):
-        episode = streams.episode_key(stream, 0)
-        noise, own = streams.noise_root(episode), streams.policy_root(episode)
-        s0 = params.initial_state.sample(streams.initial_key(episode))
+        begun = trials.begin(params, stream)
 
         def step(carry, k):
             s, alive = carry
             optimum = system.optimum(s)
             seen = (optimum, s) if sees else (s,)
-            a = act(policy_params, *seen, jax.random.fold_in(own, k)).astype(s.dtype)
-            a = jnp.clip(a, -limit, limit)
+            a = act(policy_params, *seen, jax.random.fold_in(begun.policy, k)).astype(s.dtype)
+            a = trials.clip(params, a)
             finite = alive & jnp.isfinite(a).all()
             row = {
                 "value": system.value(s),
@@ -204,13 +201,11 @@ def _program(static, policy_params, critic_params, params, keys):
                 row["v_hat"] = -critic(critic_params, s)
             elif kind == "Q":
                 row["v_hat"] = row["q_hat"] = -critic(critic_params, s, a)
-            w = system.sample_noise(s, jax.random.fold_in(noise, k))
-            following = next_mean(system, s, a, optimum) + w
-            inside = system.value(following) - system.offset <= params.divergence_radius**2
+            following, inside = trials.follow(params, begun, k, s, a, optimum)
             alive = finite & inside
             return (jnp.where(alive, following, s), alive), (row, alive)
 
-        _, (rows, alive) = lax.scan(step, (s0, jnp.array(True)), jnp.arange(horizon))
+        _, (rows, alive) = lax.scan(step, (begun.s0, jnp.array(True)), jnp.arange(horizon))
         return rows | {"failed": ~alive[-1]}
 
     return jax.vmap(trial)(keys)
@@ -252,25 +247,21 @@ def exact_gradients(agent: Agent, params: EnvParams, num_steps: int, keys: jax.A
 @partial(jax.jit, static_argnums=(0, 1))
 def _trial_gradients(apply, num_steps, policy_params, actor, params, keys):
     system = params.system
-    limit = jnp.where(params.clip_actions, params.action_limit, jnp.inf)
 
     def gap(actor, stream):
-        episode = streams.episode_key(stream, 0)
-        noise, own = streams.noise_root(episode), streams.policy_root(episode)
-        s0 = params.initial_state.sample(streams.initial_key(episode))
+        begun = trials.begin(params, stream)
         theta = {**policy_params, "actor": actor}
 
         @jax.checkpoint
         def step(s, k):
             optimum = system.optimum(s)
-            a = apply(theta, s, jax.random.fold_in(own, k)).astype(s.dtype)
-            a = jnp.clip(a, -limit, limit)
+            a = apply(theta, s, jax.random.fold_in(begun.policy, k)).astype(s.dtype)
+            a = trials.clip(params, a)
             advantage = system.excess_cost(s, a - optimum.action)
-            w = system.sample_noise(s, jax.random.fold_in(noise, k))
-            following = next_mean(system, s, a, optimum) + w
+            following, _ = trials.follow(params, begun, k, s, a, optimum)
             return following, jnp.exp(k * jnp.log(system.gamma)) * advantage
 
-        return jnp.sum(lax.scan(step, s0, jnp.arange(num_steps))[1])
+        return jnp.sum(lax.scan(step, begun.s0, jnp.arange(num_steps))[1])
 
     return jax.vmap(jax.grad(gap), in_axes=(None, 0))(actor, keys)
 

@@ -6,20 +6,18 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import jax
 import numpy as np
 
 from cojax import inputs
 from cojax.agents import save_policy, train
 from cojax.agents.training import Run, check
-from cojax.envs import stack
 from cojax.evaluation import Evaluation, evaluate, provenance, tables
 from cojax.evaluation.checkpoints import policy_from_text
-from cojax.evaluation.during_training import RelativeGap
 from cojax.evaluation.evaluator import group_by_shape
 from cojax.evaluation.result import METRICS
 from cojax.experiments.config import Algorithm, Experiment
 from cojax.experiments.progress import names, stage
+from cojax.experiments.training import arguments
 from cojax.families import FAMILIES
 from cojax.fixtures import Fixture, load_fixture, text
 from cojax.report.figures import gap_figure
@@ -99,8 +97,6 @@ def run_experiment(experiment: Experiment, folder: str | Path) -> Outcome:
 
 def _train(experiment: Experiment, algorithm: Algorithm, fixtures: list[Fixture]) -> Run:
     """One algorithm on fixtures of one shape, all seeds, with its gap on the way."""
-    curve = experiment.curve
-    horizon = max(fixture.horizon for fixture in fixtures)
     with stage(f"{algorithm.name} on {names(fixtures)}") as report:
 
         def progress(steps: int, total: int, metrics: dict[str, Any]) -> None:
@@ -109,14 +105,9 @@ def _train(experiment: Experiment, algorithm: Algorithm, fixtures: list[Fixture]
 
         return train(
             algorithm.name,
-            stack([fixture.params for fixture in fixtures]),
-            jax.random.key(experiment.seed, impl="threefry2x32"),
             hyperparameters=algorithm.on(fixtures[0].family),
-            num_seeds=experiment.num_seeds,
-            total_timesteps=experiment.total_timesteps,
             progress=progress,
-            evaluate=RelativeGap(curve.num_trials, horizon, curve.root),
-            eval_every=-(-experiment.total_timesteps // curve.points),
+            **arguments(experiment, fixtures),
         )
 
 

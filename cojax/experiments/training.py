@@ -22,7 +22,7 @@ from cojax.evaluation import provenance
 from cojax.evaluation.during_training import RelativeGap
 from cojax.evaluation.evaluator import group_by_shape
 from cojax.experiments import events
-from cojax.experiments.config import Training, load_training
+from cojax.experiments.config import Experiment, Training, load_training
 from cojax.experiments.progress import Report, names, stage
 from cojax.families import FAMILIES
 from cojax.fixtures import Fixture, load_fixture, text
@@ -154,18 +154,12 @@ def _train(
     memory_limit: float | None,
 ) -> Run:
     """Train on fixtures of one shape: all settings and seeds, with the gap on the way."""
-    horizon = max(fixture.horizon for fixture in fixtures)
     with contextlib.ExitStack() as stack_:
         report = stack_.enter_context(stage(f"{config.algorithm.name} on {names(fixtures)}"))
         job = prepare(
             config.algorithm.name,
-            stack([fixture.params for fixture in fixtures]),
-            jax.random.key(config.seed, impl="threefry2x32"),
             hyperparameters=config.on(fixtures[0].family),
-            num_seeds=config.num_seeds,
-            total_timesteps=config.total_timesteps,
-            evaluate=RelativeGap(config.curve.num_trials, horizon, config.curve.root),
-            eval_every=-(-config.total_timesteps // config.curve.points),
+            **arguments(config, fixtures),
             memory_limit=memory_limit,
             checkpoint_dir=state,
         )
@@ -178,6 +172,19 @@ def _train(
                 contextlib.closing(events.Live(state.parent / "tensorboard" / state.name))
             )
         return job.run(_progress(report, job, live), STATE_SECONDS)
+
+
+def arguments(config: Training | Experiment, fixtures: list[Fixture]) -> dict[str, Any]:
+    """Arguments of ``train`` that do not depend on the algorithm, for fixtures of one shape."""
+    horizon = max(fixture.horizon for fixture in fixtures)
+    return {
+        "params": stack([fixture.params for fixture in fixtures]),
+        "key": jax.random.key(config.seed, impl="threefry2x32"),
+        "num_seeds": config.num_seeds,
+        "total_timesteps": config.total_timesteps,
+        "evaluate": RelativeGap(config.curve.num_trials, horizon, config.curve.root),
+        "eval_every": -(-config.total_timesteps // config.curve.points),
+    }
 
 
 def memory_line(job: Job) -> str:
