@@ -26,6 +26,7 @@ _NAMES = {
     "train": "cojax.agents",
 }
 _MODULES = (
+    "adapters",
     "agents",
     "envs",
     "evaluation",
@@ -34,11 +35,13 @@ _MODULES = (
     "oracle",
     "quadratic",
     "streams",
+    "testing",
 )
 
 __all__ = ["__version__", *_NAMES, *_MODULES]  # pyright: ignore[reportUnsupportedDunderAll]
 
 if TYPE_CHECKING:
+    from cojax import adapters as adapters
     from cojax import agents as agents
     from cojax import envs as envs
     from cojax import evaluation as evaluation
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
     from cojax import oracle as oracle
     from cojax import quadratic as quadratic
     from cojax import streams as streams
+    from cojax import testing as testing
     from cojax.agents import train as train
     from cojax.envs import make as make
     from cojax.envs import registered as registered
@@ -72,12 +76,18 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-class _RegisterAfterGymnax(importlib.abc.MetaPathFinder):
-    """Register our environments as soon as somebody imports gymnax, without importing it here."""
+class _RegisterAfter(importlib.abc.MetaPathFinder):
+    """Register our environments as soon as somebody imports a library, without importing it here.
+
+    Importing ``module`` registers; it does so when it runs for the first time.
+    """
+
+    def __init__(self, library: str, module: str):
+        self.library, self.module = library, module
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
-        """Let the others find gymnax, and add a step after it has run."""
-        if fullname != "gymnax":
+        """Let the others find the library, and add a step after it has run."""
+        if fullname != self.library:
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(fullname)
@@ -86,13 +96,17 @@ class _RegisterAfterGymnax(importlib.abc.MetaPathFinder):
 
             def run_and_register(module: Any) -> None:
                 run(module)
-                importlib.import_module("cojax.envs")
+                importlib.import_module(self.module)
 
             spec.loader.exec_module = run_and_register
         return spec
 
 
-if "gymnax" in sys.modules:
-    importlib.import_module("cojax.envs")
-else:
-    sys.meta_path.insert(0, _RegisterAfterGymnax())
+for _library, _module in (
+    ("gymnax", "cojax.envs"),
+    ("gymnasium", "cojax.adapters.registration"),
+):
+    if sys.modules.get(_library) is not None:
+        importlib.import_module(_module)
+    else:
+        sys.meta_path.insert(0, _RegisterAfter(_library, _module))

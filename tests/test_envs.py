@@ -274,7 +274,7 @@ def test_gymnax_makes_our_environments():
     env, params = gymnax.make("ConverseArm-v0", n=3, p=0.5)
     assert params.system.state_dim == 6
     assert isinstance(env, ConverseEnv)
-    assert set(cojax.envs.registration.ENV_IDS) <= set(gymnax.registered_envs)
+    assert set(cojax.envs.registration.env_ids()) <= set(gymnax.registered_envs)
     assert "arm-n4-p0.80-s7" in cojax.registered()
 
 

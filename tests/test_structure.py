@@ -12,7 +12,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "cojax"
 FLOORS = [  # each may import what stands below it
-    {"inputs", "precision", "linalg", "streams", "noise", "initial"},
+    {"inputs", "plugins", "precision", "linalg", "streams", "noise", "initial"},
     {"system", "policy"},
     {"quadratic", "oracle"},
     {"families"},

@@ -19,7 +19,6 @@ from cojax.families import FAMILIES
 from cojax.initial import InitialLaw
 from cojax.system import System
 
-ENV_IDS = {f"{family}-v0": family for family in FAMILIES}
 ENV_OPTIONS = (
     "initial_state",
     "max_steps_in_episode",
@@ -27,6 +26,11 @@ ENV_OPTIONS = (
     "terminal_value",
     "divergence_radius",
 )
+
+
+def env_ids() -> dict[str, str]:
+    """Names of environments, and the family of each; registered families are among them."""
+    return {f"{family}-v0": family for family in FAMILIES}
 
 
 def env_params(
@@ -113,8 +117,8 @@ def make(name: str, **options: Any) -> tuple[ConverseEnv, EnvParams]:
 
     Raises ValueError, one line, for an unknown name or option, suggesting the nearest.
     """
-    if name in ENV_IDS:
-        params = _make_family(ENV_IDS[name], options)
+    if name in env_ids():
+        params = _make_family(env_ids()[name], options)
     else:
         from cojax.fixtures import load_fixture  # fixtures import envs: not while loading
 
@@ -145,12 +149,12 @@ def registered() -> list[str]:
     """Every name that :func:`make` knows: environments, then shipped fixtures."""
     from cojax.fixtures import shipped
 
-    return [*ENV_IDS, *shipped()]
+    return [*env_ids(), *shipped()]
 
 
 def register_with_gymnax() -> None:
     """Make ``gymnax.make("ConverseArm-v0", n=4, …)`` work; done when ``cojax.envs`` is imported."""
-    for env_id in ENV_IDS:
+    for env_id in env_ids():
         if env_id not in gymnax.registered_envs:
             gymnax.register(env_id, partial(_factory, env_id))
 

@@ -63,11 +63,14 @@ def host_policy(value: Any, name: str | None = None, batched: bool = False) -> H
     own = getattr(value, "__name__", type(value).__name__)
     if not hasattr(value, "predict"):
         return HostPolicy(value if batched else _one_by_one(value), name or own)
+    # learned in the [-1, 1] of an adapter: cojax.adapters.gymnasium.ActionBox
+    scale = getattr(getattr(value, "action_space", None), "scale", None)
     options = {"deterministic": True} if _takes(value.predict, "deterministic") else {}
 
     def predict(obs: np.ndarray) -> Any:
         out = value.predict(obs, **options)
-        return out[0] if isinstance(out, tuple) else out
+        action = out[0] if isinstance(out, tuple) else out
+        return action if scale is None else scale * np.asarray(action)
 
     return HostPolicy(predict, name or own)
 

@@ -1,0 +1,233 @@
+"""N environments side by side on the device, NumPy on the host: what host adapters stand on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from cojax import envs, inputs
+from cojax.inputs import InputError
+
+
+def missing(library: str, extra: str) -> InputError:
+    """The error of an adapter whose library is not installed, one line."""
+    return InputError(f"{library}: expected the extra, pip install 'cojax[{extra}]'")
+
+
+def resolve(system: Any, options: dict[str, Any]) -> tuple[Any, Any]:
+    """(env, params) from a name of :func:`cojax.make` with its options, ``EnvParams``, a stacked
+    batch, a fixture, or a pair (env, params) of any gymnax 1.0 environment.
+
+    Raises InputError, one line, for anything else, and for options that come without a name.
+    """
+    if isinstance(system, str):
+        return envs.make(system, **options)
+    if options:
+        raise InputError(f"{next(iter(options))}: an option needs a name, such as ConverseArm-v0")
+    if isinstance(system, tuple) and len(system) == 2:
+        return system
+    if hasattr(system, "make_params"):
+        system = system.make_params()  # pyright: ignore[reportAttributeAccessIssue]
+    if isinstance(system, envs.EnvParams):
+        return envs.ConverseEnv(system), system
+    raise InputError(
+        "system: expected a name, EnvParams, a fixture, or (env, params); "
+        f"got {type(system).__name__}"
+    )
+
+
+def box(space: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Bounds (low, high) of a gymnax Box, float32, in the shape of the space."""
+    if not hasattr(space, "low"):
+        raise InputError(f"action_space: expected a Box, got {type(space).__name__}")
+    low, high = (np.asarray(x, np.float32) for x in (space.low, space.high))
+    return np.broadcast_to(low, space.shape).copy(), np.broadcast_to(high, space.shape).copy()
+
+
+def to_numpy(action: Any) -> np.ndarray:
+    """A NumPy array from what a learner calls an action: NumPy, JAX, a list, or a torch tensor on
+    any device.
+    """
+    if hasattr(action, "detach"):
+        action = action.detach().cpu().numpy()
+    return np.asarray(action)
+
+
+class Step(NamedTuple):
+    """What one step of N environments gives, in NumPy."""
+
+    obs: np.ndarray  # (N, d) float32; of the next episode where one ended
+    final_obs: np.ndarray  # (N, d) float32, before that reset
+    reward: np.ndarray  # (N,) float32
+    terminated: np.ndarray  # (N,) bool
+    truncated: np.ndarray  # (N,) bool
+    clipped: np.ndarray  # (N,) bool: the action was outside of the box
+
+
+class Batch:
+    """N environments that reset by themselves in the step that ends an episode.
+
+    Environment i of ``reset(seed)`` is the one environment of ``reset(seed + i)``: what it meets
+    does not depend on N.
+
+    Args:
+        env, params: of :func:`resolve`; environment i of a stacked batch of F is system i mod F.
+        num_envs: N; None for F, or 1.
+        normalize_actions: whether actions are in [-1, 1]^m, 1 being the limit, and not in the
+            units of the environment.
+
+    Attributes:
+        low, high: bounds of the action, (m,).
+        scale: (m,), actions in the units of the environment are ``scale * action``.
+        num_clipped: how many actions were outside of the bounds so far.
+
+    Raises InputError, one line, where the parts do not fit.
+    """
+
+    def __init__(
+        self, env: Any, params: Any, num_envs: int | None = None, *, normalize_actions: bool = True
+    ):
+        self.env = env
+        count = envs.num_instances(params)
+        self.num_envs = inputs.whole("num_envs", (count or 1) if num_envs is None else num_envs, 1)
+        first = params
+        self.stacked = count is not None
+        if count is not None:
+            first = jax.tree.map(lambda leaf: leaf[0], params)
+            index = np.arange(self.num_envs) % count
+            params = jax.tree.map(lambda leaf: leaf[index], params)
+        self.params = params
+        self.low, self.high = box(env.action_space(first))
+        self._require_one_box(env, count)
+        self.scale = np.ones_like(self.high)
+        if normalize_actions:
+            if not np.array_equal(self.low, -self.high):
+                raise InputError("normalize_actions: expected a symmetric box of actions")
+            self.scale = self.high
+            self.low, self.high = self.low / self.scale, self.high / self.scale
+        observation = box(env.observation_space(first)) if count is None else self._widest(env)
+        self.obs_low, self.obs_high = observation
+        self.num_clipped = 0
+        self._keys: Any = None
+        self._state: Any = None
+        self._obs: Any = None
+
+    def _require_one_box(self, env: Any, count: int | None) -> None:
+        if count is None:
+            return
+        bounds = jax.vmap(lambda p: env.action_space(p).high)(self.params)
+        if (np.asarray(bounds) != self.high).any():
+            raise InputError("action_limit: expected the same in all systems of one batch")
+
+    def _widest(self, env: Any) -> tuple[np.ndarray, np.ndarray]:
+        high = np.asarray(jax.vmap(lambda p: env.observation_space(p).high)(self.params))
+        low = np.asarray(jax.vmap(lambda p: env.observation_space(p).low)(self.params))
+        return low.min(axis=0), high.max(axis=0)
+
+    @property
+    def started(self) -> bool:
+        """Whether there is an episode to step in."""
+        return self._state is not None
+
+    def reset(self, seeds: int | Sequence[int] | None = None) -> np.ndarray:
+        """Begin new episodes; observations (N, d).
+
+        Args:
+            seeds: of environment 0, the others following, or one each; None goes on drawing
+                where the last episodes left off.
+        """
+        if seeds is not None:
+            if isinstance(seeds, int | np.integer):
+                seeds = [int(seeds) + i for i in range(self.num_envs)]
+            if len(seeds) != self.num_envs:
+                raise InputError(f"seed: expected {self.num_envs} seeds, got {len(seeds)}")
+            array = np.asarray([int(seed) % 2**32 for seed in seeds], np.uint32)
+            self._keys = _keys(array)
+        if self._keys is None:
+            raise InputError("reset: expected a seed the first time")
+        out = _reset(self.env, self.stacked, self.params, self._keys)
+        self._keys, self._state, self._obs = out
+        return np.array(self._obs)
+
+    def step(self, actions: Any, hold: np.ndarray | None = None) -> Step:
+        """One step of all under actions (N, m), clipped to the bounds where the environment has
+        any. Those in the mask ``hold`` (N,) stand still: reward 0, their observation once more.
+
+        Raises InputError, one line, for another shape, and what is no finite number.
+        """
+        actions = self.checked(actions)
+        if not self.started:
+            raise InputError("step: expected a call of reset before it")
+        clipped = ((actions < self.low) | (actions > self.high)).any(axis=-1)
+        if hold is not None:
+            clipped &= ~hold
+        self.num_clipped += int(clipped.sum())
+        now = (self._keys, self._state, self._obs)
+        self._keys, self._state, self._obs, *rest = _step(
+            self.env, self.stacked, self.params, now, self.scale * actions, hold
+        )
+        out = [np.array(x) for x in jax.device_get([self._obs, *rest])]
+        return Step(*out, clipped)  # pyright: ignore[reportCallIssue]
+
+    def checked(self, actions: Any) -> np.ndarray:
+        """Actions (N, m), float32."""
+        array = to_numpy(actions)
+        shape = (self.num_envs, *self.low.shape)
+        if array.shape != shape or array.dtype.kind not in "iuf":
+            raise InputError(
+                f"action: expected numbers of shape {shape}, got {array.shape} of {array.dtype}"
+            )
+        if not np.isfinite(array).all():
+            raise InputError("action: expected finite numbers")
+        return array.astype(np.float32)
+
+    def member(self, index: int) -> tuple[Any, Any]:
+        """Params of environment ``index``, and its state."""
+        state = jax.tree.map(lambda leaf: leaf[index], self._state)
+        params = self.params
+        if self.stacked:
+            params = jax.tree.map(lambda leaf: leaf[index], params)
+        return params, state
+
+
+@jax.jit
+def _keys(seeds: jax.Array) -> jax.Array:
+    return jax.vmap(lambda seed: jax.random.key(seed, impl="threefry2x32"))(seeds)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _reset(env: Any, stacked: bool, params: Any, keys: jax.Array) -> tuple:
+    keys, now = _split(keys)
+    obs, state = jax.vmap(env.reset, (0, 0 if stacked else None))(now, params)
+    return keys, state, obs.astype(jnp.float32)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _step(env: Any, stacked: bool, params: Any, now: tuple, actions: Any, hold: Any) -> tuple:
+    keys, draws = _split(now[0])
+    step = jax.vmap(env.step, (0, 0, 0, 0 if stacked else None))
+    obs, state, reward, terminated, truncated, info = step(draws, now[1], actions, params)
+    obs, final, reward = (
+        x.astype(jnp.float32) for x in (obs, info["final_observation"], jnp.ravel(reward))
+    )
+    after = (keys, state, obs)
+    if hold is not None:
+        after = jax.tree.map(partial(_where, hold), now, after)
+        final = _where(hold, now[2], final)
+        reward = jnp.where(hold, 0.0, reward)
+        terminated, truncated = terminated & ~hold, truncated & ~hold
+    return *after, final, reward, terminated, truncated
+
+
+def _where(mask: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
+    return jnp.where(mask.reshape(mask.shape + (1,) * (x.ndim - 1)), x, y)
+
+
+def _split(keys: jax.Array) -> tuple[jax.Array, jax.Array]:
+    pairs = jax.vmap(jax.random.split)(keys)
+    return pairs[:, 0], pairs[:, 1]

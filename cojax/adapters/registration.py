@@ -1,0 +1,38 @@
+"""Registration with Gymnasium. It runs where both cojax and Gymnasium are imported, whichever
+comes first, so nothing heavy is imported here: names alone, and where to find what makes them.
+
+Gymnasium 1.0 has given up entry points; a program that does not import cojax writes
+``gymnasium.make("cojax:cojax/ConverseArm-v0", ...)``.
+"""
+
+from __future__ import annotations
+
+from cojax import plugins
+
+BUILT_IN = (
+    "ConverseArm",
+    "NVDEx",
+    "Unicycle",
+    "Manipulator",
+    "PointMass",
+    "DoubleIntegrator",
+)
+FIXTURE = "Fixture"  # gymnasium.make("cojax/Fixture-v0", name="arm-n4-p0.80-s7")
+
+
+def register() -> None:
+    """Register ``cojax/FAMILY-v0`` of every family, plug-ins included, and ``cojax/Fixture-v0``."""
+    from gymnasium.envs.registration import register as add
+
+    for family in (*BUILT_IN, *plugins.names("cojax.families"), FIXTURE):
+        kind = "fixture" if family == FIXTURE else "env"
+        vector = "fixture_vector_env" if family == FIXTURE else "vector_env"
+        add(
+            id=f"cojax/{family}-v0",
+            entry_point=f"cojax.adapters.gymnasium:make_{kind}",
+            vector_entry_point=f"cojax.adapters.gymnasium:make_{vector}",
+            kwargs={} if family == FIXTURE else {"family": family},
+        )
+
+
+register()

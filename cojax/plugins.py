@@ -1,0 +1,61 @@
+"""Plug-ins: packages that add families and algorithms by entry points.
+
+In the ``pyproject.toml`` of such a package:
+
+    [project.entry-points."cojax.families"]
+    Rotor = "my_package.rotor:Rotor"
+
+    [project.entry-points."cojax.algorithms"]
+    reinforce = "my_package.reinforce:ALGORITHM"
+
+A plug-in that cannot be used is left out with one warning, one line, and the rest goes on.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+GROUPS = ("cojax.families", "cojax.algorithms")
+
+
+class PluginWarning(UserWarning):
+    """A plug-in that cannot be used, and why."""
+
+
+def names(group: str) -> list[str]:
+    """Names of the plug-ins installed for a group, without importing any."""
+    return sorted(entry.name for entry in importlib.metadata.entry_points(group=group))
+
+
+def load(
+    group: str, check: Callable[[str, Any], str | None], taken: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Import the plug-ins of a group.
+
+    Args:
+        group: "cojax.families" or "cojax.algorithms".
+        check: ``(name, object) -> why it cannot be used``, or None where it can.
+        taken: what there is already; a plug-in cannot replace it.
+
+    Warns PluginWarning, one line each, for those that cannot be imported or used.
+    """
+    found: dict[str, Any] = {}
+    for entry in sorted(importlib.metadata.entry_points(group=group), key=lambda e: e.name):
+        value = None
+        try:
+            value = entry.load()
+            reason = check(entry.name, value)
+        except Exception as error:  # whatever a stranger's module raises
+            first = (str(error).strip() or type(error).__name__).splitlines()[0]
+            reason = f"it fails with {type(error).__name__}: {first}"
+        if reason is None and (entry.name in taken or entry.name in found):
+            reason = "the name is taken"
+        if reason is None:
+            found[entry.name] = value
+        else:
+            message = f"{group}: {entry.name} = {entry.value} is left out: {reason}"
+            warnings.warn(message, PluginWarning, stacklevel=2)
+    return found
