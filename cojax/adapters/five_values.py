@@ -8,10 +8,12 @@ rejax 0.1.3 is such a learner: ``rejax.PPO.create(env=env, env_params=params, ..
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from gymnax.environments import spaces
 
@@ -54,6 +56,8 @@ class FiveValues:
     def step(self, key, state, action, params=None):
         """obs (d,), state, reward (), done (), info; a fresh episode where one ended."""
         params = self.default_params if params is None else params
+        if jnp.size(action) == math.prod(self._action.shape):
+            action = jnp.reshape(action, self._action.shape)  # rejax drops an axis of length 1
         obs, state, reward, terminated, truncated, info = self.env.step(key, state, action, params)
         return obs, state, reward, terminated | truncated, info
 
