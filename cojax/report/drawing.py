@@ -14,6 +14,7 @@ from cojax.report.style import COLOURS, GREY
 POSITIVE, NEGATIVE = COLOURS[0], COLOURS[1]  # of torques and forces
 FAINT = "#C8C8C8"
 TRAIL = 120  # states of the past that stay visible
+TIP = 16  # of an arm, whose tip crosses its own path at every step
 ROOM = 1.18  # of the view, around what is drawn
 
 
@@ -27,6 +28,7 @@ class Drawing:
     """
 
     aspect = "auto"
+    note = ""  # what the signs mean that stand for the action
 
     def __init__(self, axis: Any, scale: np.ndarray) -> None:
         self.axis = axis
@@ -49,6 +51,14 @@ class Drawing:
     def update(self, trail: np.ndarray, action: np.ndarray | None) -> None:
         """Draw the last of the states ``trail``, (k, d), and the action (m,) taken there."""
         raise NotImplementedError
+
+    def crowd(self) -> None:
+        """Fewer ticks, for a small picture among others."""
+        from matplotlib.ticker import MaxNLocator
+
+        for axis in (self.axis.xaxis, self.axis.yaxis):
+            if len(axis.get_majorticklocs()) and axis.get_scale() == "linear":
+                axis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
 
     def _add(self, artist: Any) -> Any:
         self.artists.append(artist)
@@ -77,6 +87,7 @@ class Arm(Drawing):
     """
 
     aspect = "equal"
+    note = "Arcs: torques"
 
     def __init__(self, axis: Any, scale: np.ndarray, n: int, interleaved: bool) -> None:
         from matplotlib.collections import LineCollection
@@ -88,7 +99,7 @@ class Arm(Drawing):
         axis.plot([0, 0], [0, -1], color=FAINT, linewidth=5, solid_capstyle="round", zorder=0)
         axis.plot(0, 0, marker="s", markersize=9, color=GREY, zorder=1)
         size = float(np.clip(9.0 - 0.3 * n, 3.0, 8.0))
-        self.path = self._add(axis.plot([], [], color=COLOURS[5], linewidth=1.0)[0])
+        self.path = self._add(axis.plot([], [], color=COLOURS[5], linewidth=0.9)[0])
         self.links = self._add(
             axis.plot([], [], color="#303030", linewidth=0.6 * size, solid_joinstyle="round")[0]
         )
@@ -107,7 +118,7 @@ class Arm(Drawing):
     def update(self, trail: np.ndarray, action: np.ndarray | None) -> None:
         """Move links, joints and torques, and the trail of the tip."""
         points = self.points(np.nan_to_num(trail))
-        self.path.set_data(points[:, -1, 0], points[:, -1, 1])
+        self.path.set_data(points[-TIP:, -1, 0], points[-TIP:, -1, 1])
         self.links.set_data(points[-1, :, 0], points[-1, :, 1])
         self.joints.set_data(points[-1, :-1, 0], points[-1, :-1, 1])
         share = self._share(action)
@@ -127,6 +138,7 @@ class Vehicles(Drawing):
     """
 
     aspect = "equal"
+    note = "Arrow: driving input, arc: turning input"
 
     def __init__(self, axis: Any, scale: np.ndarray, num: int, module_dim: int) -> None:
         from matplotlib.collections import LineCollection
@@ -182,6 +194,7 @@ class Mass(Drawing):
     """A point mass in the plane: its trail, its velocity in grey and its input in colour."""
 
     aspect = "equal"
+    note = "Blue arrow: input, grey: velocity"
 
     def __init__(self, axis: Any, scale: np.ndarray) -> None:
         from matplotlib.collections import LineCollection
@@ -217,6 +230,8 @@ class Mass(Drawing):
 
 class PhasePlane(Drawing):
     """Two states against each other, with the trail; the input pushes up or down."""
+
+    note = "Arrow: input"
 
     def __init__(self, axis: Any, scale: np.ndarray) -> None:
         from matplotlib.collections import LineCollection
@@ -290,6 +305,12 @@ def drawing(axis: Any, params: Any, dim: int, scale: np.ndarray) -> Drawing:
     return Bars(axis, scale, dim)
 
 
+def action_scale(actions: np.ndarray) -> np.ndarray:
+    """(m,) the largest of actions (k, m), component by component; those of one unit together."""
+    largest = np.abs(np.nan_to_num(actions)).max(axis=0)
+    return np.maximum(largest, 1e-9)
+
+
 def round_up(half: float) -> float:
     """The next of 1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8 times a power of ten, with some room."""
     if not half > 0.0:
@@ -310,7 +331,8 @@ def _arc(centre: Any, start: float, radius: float, share: float) -> np.ndarray:
     angle = start + np.linspace(0.0, sweep, 24)
     points = np.asarray(centre) + radius * np.stack([np.cos(angle), np.sin(angle)], axis=1)
     along = np.sign(share) * np.array([-np.sin(angle[-1]), np.cos(angle[-1])])
-    return np.concatenate([points, _head(points[-1], along, 0.45 * radius)])
+    size = min(0.45 * radius, 0.5 * abs(sweep) * radius)
+    return np.concatenate([points, _head(points[-1], along, size)])
 
 
 def _arrow(start: Any, vector: np.ndarray) -> np.ndarray:

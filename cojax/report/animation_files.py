@@ -1,0 +1,263 @@
+"""The files of an animation: GIF, MP4, and a strip of six moments."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cojax.fixtures.text import write_whole
+from cojax.inputs import InputError
+from cojax.report.drawing import TRAIL, Drawing, action_scale, drawing, round_up
+from cojax.report.style import COLOURS, GREY, GRID
+
+if TYPE_CHECKING:
+    from cojax.report.animation import Animation, Side
+
+SUFFIXES = (".gif", ".mp4", ".png")
+FRAMES = 300  # at most; longer trials skip steps
+MOMENTS = 6  # in a strip
+SIZE = (8.8, 4.2)  # inches, at 100 dots each
+PALETTE = 64  # colours of a GIF
+SIDES = (COLOURS[0], COLOURS[1])  # of the policy, and of what stands beside it
+
+
+class Stage:
+    """A figure that is set up once; a frame draws what moves on top of what stays.
+
+    Attributes:
+        moments: the steps that are frames.
+    """
+
+    def __init__(self, animation: Animation) -> None:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+
+        self.animation = animation
+        figure = Figure(figsize=SIZE, dpi=100)
+        self.canvas = FigureCanvasAgg(figure)
+        axes = [figure.add_axes((0.065 + 0.415 * i, 0.16, 0.34, 0.70)) for i in range(2)]
+        self.drawings = drawings(axes, animation)
+        last = len(animation.sides[0].values) - 1
+        self.moments = np.unique(np.linspace(0, last, min(FRAMES, last + 1)).round().astype(int))
+        for axis, side, colour in zip(axes, animation.sides, SIDES, strict=True):
+            axis.set_title(side.label, fontsize=10, color=colour, fontweight="bold")
+        figure.suptitle(animation.title, fontsize=9, x=0.065, ha="left", y=0.985, color=GREY)
+        figure.text(0.065, 0.02, _note(self.drawings[0]), fontsize=7.5, color=GREY)
+        self.step = figure.text(0.985, 0.955, "", fontsize=9, ha="right", color=GREY)
+        self._bars(figure.add_axes((0.915, 0.16, 0.07, 0.70)))
+        self.moving = [artist for one in self.drawings for artist in one.artists]
+        self.moving += [self.step, *self.bars, *self.numbers]
+        for artist in self.moving:
+            artist.set_animated(True)
+        self.canvas.draw()
+        self.background = self.canvas.copy_from_bbox(figure.bbox)
+        self.figure = figure
+
+    def _bars(self, axis: Any) -> None:
+        values = np.stack([side.values for side in self.animation.sides])
+        self.low = value_axis(axis, values, self.animation.offset)
+        axis.set(xlim=(-0.6, 1.6), xticks=[], title="V*")
+        axis.title.set_fontsize(10)
+        self.bars = axis.bar([0, 1], [1.0, 1.0], bottom=self.low, width=0.72, color=SIDES).patches
+        self.numbers = [
+            axis.text(i, self.low, "", fontsize=7, ha="center", va="bottom") for i in range(2)
+        ]
+
+    def picture(self, k: int) -> np.ndarray:
+        """Frame of step k, (H, W, 3) uint8."""
+        for one, side in zip(self.drawings, self.animation.sides, strict=True):
+            update(one, side, k)
+        for bar, number, side in zip(self.bars, self.numbers, self.animation.sides, strict=True):
+            value = float(np.clip(np.nan_to_num(side.values[k], nan=np.inf), self.low, 1e30))
+            bar.set_height(value - self.low)
+            number.set_y(value)
+            number.set_text(f"{side.values[k]:.2g}")
+        self.step.set_text(_when(self.animation, k))
+        self.canvas.restore_region(self.background)
+        for artist in self.moving:
+            self.figure.draw_artist(artist)
+        return np.asarray(self.canvas.buffer_rgba())[..., :3]
+
+    def pictures(self) -> Iterator[np.ndarray]:
+        """Every frame, in order."""
+        return (self.picture(int(k)) for k in self.moments)
+
+
+def drawings(axes: list[Any], animation: Animation) -> list[Drawing]:
+    """A drawing on each axes, the first half for the first side; views differ where sizes do."""
+    sides = [animation.sides[i * 2 // len(axes)] for i in range(len(axes))]
+    actions = np.concatenate([side.actions for side in animation.sides])
+    scale = action_scale(actions)
+    made = [
+        drawing(axis, animation.params, side.states.shape[1], scale)
+        for axis, side in zip(axes, sides, strict=True)
+    ]
+    halves = [made[0].view(side.states) for side in animation.sides]
+    widest = 4.0 * min(halves)  # what runs away leaves the picture
+    for one, side in zip(made, sides, strict=True):
+        half = min(max(halves), widest)
+        if max(halves) > widest:
+            half = min(halves[0 if side is animation.sides[0] else 1], widest)
+        one.set_view(round_up(half) if half else 0.0)
+    return made
+
+
+def update(one: Drawing, side: Side, k: int) -> None:
+    """Draw step k of a side."""
+    action = side.actions[k] if k < len(side.actions) else None
+    one.update(side.states[max(0, k - TRAIL) : k + 1], action)
+
+
+def value_axis(axis: Any, values: np.ndarray, offset: float) -> float:
+    """A logarithmic axis that holds V*, with what the noise alone costs; its lower end."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    finite = values[np.isfinite(values) & (values > 0.0)]
+    high = float(finite.max()) if finite.size else 1.0
+    least = float(finite.min()) if finite.size else high
+    low = max(min(least, offset) if offset > 0.0 else least, 1e-14 * high) / 1.6
+    axis.set_yscale("log")
+    axis.set_ylim(low, 2.5 * high)
+    axis.yaxis.set_minor_locator(NullLocator())
+    if high < 300.0 * low:
+        axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.yaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+    axis.tick_params(labelsize=7)
+    axis.spines[["top", "right"]].set_visible(False)
+    if offset > 0.0:
+        axis.axhline(offset, color=GREY, linewidth=0.9, linestyle=":")
+    return low
+
+
+def _note(one: Drawing) -> str:
+    note = f"{one.note} (full size: the largest shown). " if one.note else ""
+    return note + "Same start, same noise. Dotted: V* at rest, what noise alone costs."
+
+
+def _when(animation: Animation, k: int) -> str:
+    lost = [s.label for s in animation.sides if s.failed is not None and k > s.failed]
+    told = f"{' and '.join(lost)} left the guard · " if lost else ""
+    return f"{told}step {k} of {len(animation.sides[0].values) - 1}"
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+def gif(animation: Animation, path: Path | None) -> Any:
+    """Write a GIF, and give its path; without a path, its bytes."""
+    from PIL import Image
+
+    stage = Stage(animation)
+    some = stage.moments[[0, len(stage.moments) // 3, -1]]
+    sample = np.concatenate([stage.picture(int(k)) for k in some])
+    palette = Image.fromarray(sample).quantize(PALETTE, dither=Image.Dither.NONE)
+
+    def images() -> Iterator[Any]:
+        for rgb in stage.pictures():
+            image = Image.fromarray(np.ascontiguousarray(rgb))
+            yield image.quantize(palette=palette, dither=Image.Dither.NONE)
+
+    every = images()
+    buffer = io.BytesIO()
+    wait = max(2, round(100 / animation.fps))  # hundredths of a second, the unit of the format
+    next(every).save(
+        buffer,
+        "GIF",
+        save_all=True,
+        append_images=every,
+        duration=10 * wait,
+        loop=0,
+        optimize=False,
+    )
+    return _written(buffer.getvalue(), path)
+
+
+def mp4(animation: Animation, path: Path) -> Path:
+    """Write an MP4 by ffmpeg, and give its path; a GIF beside it where there is no ffmpeg.
+
+    Raises ValueError, one line, where ffmpeg cannot encode.
+    """
+    encoder = shutil.which("ffmpeg")
+    if encoder is None:
+        return gif(animation, path.with_suffix(".gif"))
+    stage = Stage(animation)
+    height, width, _ = stage.picture(0).shape
+    raw = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}"]
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "out.mp4"
+        command = [encoder, "-loglevel", "error", *raw, "-r", str(animation.fps), "-i", "-"]
+        command += ["-pix_fmt", "yuv420p", "-movflags", "+faststart", str(out)]
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        ) as process:
+            assert process.stdin is not None
+            try:
+                for rgb in stage.pictures():
+                    process.stdin.write(np.ascontiguousarray(rgb).tobytes())
+            except BrokenPipeError:
+                pass  # its error says why
+            _, said = process.communicate()
+        if process.returncode or not out.exists():
+            reason = (said.decode(errors="replace").strip() or "no reason given").splitlines()[0]
+            raise InputError(f"{path}: ffmpeg cannot encode it: {reason}")
+        return _written(out.read_bytes(), path)
+
+
+def strip(animation: Animation, path: Path | None) -> Any:
+    """Write six moments of both sides above V* over time; without a path, the bytes of the PNG.
+
+    Moments lie closer together at the beginning, where most happens.
+    """
+    from matplotlib.figure import Figure
+
+    last = len(animation.sides[0].values) - 1
+    moments = np.unique((last * np.linspace(0.0, 1.0, MOMENTS) ** 2).round().astype(int))
+    figure = Figure(figsize=(10.5, 5.9), layout="constrained")
+    grid = figure.add_gridspec(3, len(moments), height_ratios=(1.0, 1.0, 0.85))
+    axes = [figure.add_subplot(grid[i, j]) for i in range(2) for j in range(len(moments))]
+    made = drawings(axes, animation)
+    for one, (i, k) in zip(made, np.ndindex(2, len(moments)), strict=True):
+        step = int(moments[k])
+        update(one, animation.sides[i], step)
+        one.crowd()
+        if i == 0:
+            one.axis.set_title(f"step {step}", fontsize=9)
+        if k == 0:
+            one.axis.set_ylabel(
+                animation.sides[i].label, fontsize=10, color=SIDES[i], fontweight="bold"
+            )
+        else:
+            one.axis.set(ylabel="", yticklabels=[])
+        if i == 0:
+            one.axis.set(xlabel="", xticklabels=[])
+    _values(figure.add_subplot(grid[2, :]), animation, moments)
+    figure.suptitle(f"{animation.title}. {_note(made[0])}", fontsize=8.5, color=GREY)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=110, metadata={"Software": None})
+    return _written(buffer.getvalue(), path)
+
+
+def _values(axis: Any, animation: Animation, moments: np.ndarray) -> None:
+    values = np.stack([side.values for side in animation.sides])
+    value_axis(axis, values, animation.offset)
+    for side, colour in zip(animation.sides, SIDES, strict=True):
+        axis.plot(side.values, color=colour, linewidth=1.5)
+        axis.plot(moments, side.values[moments], "o", color=colour, markersize=5, label=side.label)
+    axis.set_xlabel("step", fontsize=8)
+    axis.set_ylabel("V*, a cost to go", fontsize=8)
+    axis.grid(which="major", color=GRID, linewidth=0.6)
+    axis.legend(frameon=False, fontsize=8, loc="best")
+
+
+def _written(data: bytes, path: Path | None) -> Any:
+    if path is None:
+        return data
+    write_whole(path, data)
+    return path
