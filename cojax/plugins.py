@@ -18,7 +18,15 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
-GROUPS = ("cojax.families", "cojax.algorithms")
+ALGORITHM = (
+    "hyperparameters",
+    "init",
+    "update",
+    "policy_params",
+    "policy_apply",
+    "steps_per_update",
+    "check",
+)
 
 
 class PluginWarning(UserWarning):
@@ -51,6 +59,8 @@ def load(
         except Exception as error:  # whatever a stranger's module raises
             first = (str(error).strip() or type(error).__name__).splitlines()[0]
             reason = f"it fails with {type(error).__name__}: {first}"
+        if value is not None and taken.get(entry.name) is value:
+            continue
         if reason is None and (entry.name in taken or entry.name in found):
             reason = "the name is taken"
         if reason is None:
@@ -59,3 +69,15 @@ def load(
             message = f"{group}: {entry.name} = {entry.value} is left out: {reason}"
             warnings.warn(message, PluginWarning, stacklevel=2)
     return found
+
+
+def algorithm_problem(name: str, algorithm: Any) -> str | None:
+    """Why an object cannot be an algorithm under a name, or None where it can."""
+    missing = [part for part in ALGORITHM if not callable(getattr(algorithm, part, None))]
+    if missing:
+        return (
+            f"expected a cojax.agents.algorithm.Algorithm, got {algorithm!r} without {missing[0]}"
+        )
+    if getattr(algorithm, "name", None) != name:
+        return f"expected name = {name!r}, got {getattr(algorithm, 'name', None)!r}"
+    return None

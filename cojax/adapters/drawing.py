@@ -8,22 +8,10 @@ import numpy as np
 
 
 def picture(params: Any, s: np.ndarray) -> np.ndarray:
-    """RGB array (240, 320, 3) uint8: the components of s (d,), and V*(s) where it is known."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    """RGB array (H, W, 3) uint8 of a state (d,), as its family is drawn."""
+    from cojax.report.animation import frame  # loads matplotlib: where somebody wants a picture
 
-    figure = Figure(figsize=(3.2, 2.4), dpi=100, layout="constrained")
-    canvas = FigureCanvasAgg(figure)
-    axis = figure.subplots()
-    axis.bar(np.arange(len(s)), s, color="#0072B2")
-    axis.axhline(0.0, color="#595959", linewidth=0.8)
-    axis.set_yscale("symlog", linthresh=1.0)
-    axis.set(xlabel="component of s", ylim=(-10.0, 10.0))
-    axis.spines[["top", "right"]].set_visible(False)
-    if hasattr(params, "system"):
-        axis.set_title(f"V* = {float(params.system.value(s)):.3g}", fontsize=9)
-    canvas.draw()
-    return np.asarray(canvas.buffer_rgba())[..., :3].copy()
+    return frame(params, s)
 
 
 class Window:

@@ -60,9 +60,9 @@ def evaluate(
         policies: a :class:`cojax.policy.Policy` (its axes "fixture", "hyperparameters" and
             "seed" are expanded), a :class:`~cojax.evaluation.references.Reference`, the text of
             one ("oracle", "dithered-oracle:0.05"), a JAX function ``(obs, key) -> action``, a
-            NumPy function ``(obs) -> action``, an object with ``predict`` such as a model of
-            Stable-Baselines3, a :class:`~cojax.evaluation.host.HostPolicy`, or a list, or a dict
-            by name, of these.
+            NumPy function ``(obs) -> action``, a module of PyTorch, an object with ``predict``
+            such as a model of Stable-Baselines3, a :class:`~cojax.evaluation.host.HostPolicy`,
+            or a list, or a dict by name, of these.
         params: one ``EnvParams``, a stacked batch, a fixture, or a list, or a dict by name, of
             these. Systems of different shapes are run group by group.
         num_trials: N. Trial i starts and is disturbed as instance i of the streams, in every

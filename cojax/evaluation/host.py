@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -48,12 +49,13 @@ class HostPolicy:
 
 
 def host_policy(value: Any, name: str | None = None, batched: bool = False) -> HostPolicy:
-    """Wrap an object with ``predict``, or a NumPy function.
+    """Wrap an object with ``predict``, a module of PyTorch, or a NumPy function.
 
     Args:
         value: an object whose ``predict(observations)`` gives actions, or (actions, state) as
             Stable-Baselines3 does (``deterministic=True`` is passed where it is known); or a
-            function of the observation.
+            function of the observation. A module of PyTorch is given observations (B, d) as a
+            tensor of its own dtype on its own device, without gradients, in evaluation mode.
         name: how tables call it.
         batched: whether the function takes observations (B, d) and gives actions (B, m), instead
             of (d,) and (m,). ``predict`` always does.
@@ -61,6 +63,8 @@ def host_policy(value: Any, name: str | None = None, batched: bool = False) -> H
     Policies with a memory of their own are not supported: trials run side by side.
     """
     own = getattr(value, "__name__", type(value).__name__)
+    if is_torch_module(value):
+        return HostPolicy(_torch(value), name or own)
     if not hasattr(value, "predict"):
         return HostPolicy(value if batched else _one_by_one(value), name or own)
     # learned in the [-1, 1] of an adapter: cojax.adapters.gymnasium.ActionBox
@@ -75,9 +79,36 @@ def host_policy(value: Any, name: str | None = None, batched: bool = False) -> H
     return HostPolicy(predict, name or own)
 
 
+def is_torch_module(value: Any) -> bool:
+    """Whether something is a module of PyTorch, without importing PyTorch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.nn.Module)
+
+
+def _torch(module: Any) -> Callable[[np.ndarray], np.ndarray]:
+    """Observations (B, d) -> actions (B, m) of a module of PyTorch; its mode is left as it was."""
+    torch = sys.modules["torch"]
+
+    def actions(obs: np.ndarray) -> np.ndarray:
+        like = next(module.parameters(), None)
+        given = torch.from_numpy(np.array(obs))
+        training = module.training
+        module.eval()
+        try:
+            with torch.no_grad():
+                out = module(given if like is None else given.to(like.device, like.dtype))
+        finally:
+            module.train(training)
+        return out.detach().cpu().numpy()
+
+    return actions
+
+
 def is_host(value: Any) -> bool:
-    """Whether something is meant to run on the host: it has ``predict``, or takes one argument."""
-    if callable(getattr(value, "predict", None)):
+    """Whether something is meant to run on the host: it has ``predict``, is a module of PyTorch,
+    or takes one argument.
+    """
+    if callable(getattr(value, "predict", None)) or is_torch_module(value):
         return True
     if not callable(value):
         return False

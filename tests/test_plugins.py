@@ -1,0 +1,179 @@
+"""Families of one's own: written, registered, found by entry points; and controllers."""
+
+import dataclasses
+import importlib.metadata
+import importlib.util
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import struct
+
+import cojax
+from cojax import families, plugins, quadratic
+from cojax.evaluation import lqr_gain
+from cojax.initial import Uniform
+from cojax.linalg import rotate
+
+
+@struct.dataclass
+class Spinner(quadratic.Geometry):
+    """A wheel: s = [angle, speed], one torque; S turns by gain · tanh(speed)."""
+
+    gain: float = 0.3
+    dt: float = 0.5
+
+    family = "Spinner"
+    dimensions = ()
+    gains = ("gain",)
+    horizon = 20
+    constant_input = True
+    one_row_each = True
+
+    @property
+    def state_dim(self):
+        return 2
+
+    @property
+    def action_dim(self):
+        return 1
+
+    def actuate(self, s, a):
+        return jnp.stack([jnp.zeros_like(a[0]), self.dt * a[0]])
+
+    def actuate_transpose(self, s, v):
+        return self.dt * v[1:]
+
+    def rotate(self, s, x, p):
+        return jnp.stack(rotate(x[0], x[1], self.gain * jnp.tanh(s[1])))
+
+    def input_norm(self):
+        return abs(float(self.dt))
+
+    def noise_order(self):
+        return (1, 0)
+
+    def initial_law(self, dtype=None):
+        return Uniform(jnp.full(2, -1.0, dtype), jnp.full(2, 1.0, dtype))
+
+    @classmethod
+    def build(cls, p=1.0, *, P=(1.0, 0.5), Q=None, R=0.02, gamma=0.95, Sigma=1e-4, gain=0.3,
+              dt=0.5, parameterization="metric", dtype=None):  # fmt: skip
+        return quadratic.build_family(
+            cls(gain=gain, dt=dt), P=P, Q=Q, share=0.5, R=R, gamma=gamma, p=p, Sigma=Sigma,
+            parameterization=parameterization, dtype=dtype,
+        )  # fmt: skip
+
+
+@pytest.fixture
+def spinner():
+    families.register(Spinner)
+    yield Spinner
+    del families.FAMILIES["Spinner"]
+
+
+def test_a_family_of_ones_own_goes_all_the_way(spinner):
+    env, params = cojax.make("Spinner-v0", p=0.8)
+    fixture = cojax.fixtures.make_fixture("Spinner", id="spinner", p=0.8)
+    assert cojax.validate(fixture)
+    result = cojax.evaluate(["oracle", "zero"], fixture, 8)
+    oracle, zero = (row["suboptimality"]["mean"] for row in result.rows())
+    assert (oracle, zero > 0.01) == (0.0, True)
+    assert "Spinner-v0" in cojax.registered()
+    assert env.reset(cojax.streams.root_key(0), params)[0].shape == (2,)
+
+
+def test_controllers_of_every_kind_agree(spinner):
+    params = cojax.make("Spinner-v0", p=0.8, action_limit=None)[1]
+    K = lqr_gain(params.system)
+
+    class Controller:
+        def predict(self, obs):
+            return -obs @ K.T
+
+    policies = {
+        "function": lambda s: -K @ s,
+        "predict": Controller(),
+        "jax": lambda obs, key: -jnp.asarray(K, jnp.float32) @ obs,
+        "lqr": "lqr",
+    }
+    if importlib.util.find_spec("torch"):
+        import torch
+
+        module = torch.nn.Sequential(torch.nn.Linear(2, 1, bias=False), torch.nn.Dropout(0.5))
+        with torch.no_grad():
+            module[0].weight.copy_(torch.from_numpy(-K))
+        policies["torch"] = module
+    gaps = cojax.evaluate(policies, params, 4).trials["suboptimality"][0]
+    for gap in gaps[1:]:
+        np.testing.assert_allclose(gap, gaps[0], rtol=1e-3, atol=1e-9)
+    if "torch" in policies:
+        assert module.training  # the mode is left as it was
+
+
+class Entry:
+    """What importlib.metadata gives for an installed plug-in."""
+
+    def __init__(self, name, value):
+        self.name, self.value, self.object = name, f"somewhere:{name}", value
+
+    def load(self):
+        if isinstance(self.object, Exception):
+            raise self.object
+        return self.object
+
+
+def test_plugins_are_found_and_bad_ones_are_one_line(monkeypatch):
+    class NoFamily:
+        pass
+
+    entries = [
+        Entry("Spinner", Spinner),
+        Entry("Bad", NoFamily),
+        Entry("Other", Spinner),
+        Entry("Broken", ImportError("no module named nothing\nmore")),
+        Entry("NVDEx", type("Mine", (families.NVDEx,), {})),
+    ]
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: entries)
+    with pytest.warns(plugins.PluginWarning) as caught:
+        found = plugins.load("cojax.families", families.problem, families.FAMILIES)
+    assert found == {"Spinner": Spinner}
+    messages = [str(warning.message) for warning in caught]
+    assert all("\n" not in message for message in messages)
+    for words in (
+        "Bad = somewhere:Bad is left out: expected a subclass of cojax.quadratic.Geometry",
+        "it fails with ImportError: no module named nothing",
+        "NVDEx = somewhere:NVDEx is left out: the name is taken",
+        "Other = somewhere:Other is left out: expected family = 'Other', got 'Spinner'",
+    ):
+        assert any(words in message for message in messages)
+    assert plugins.names("cojax.families") == ["Bad", "Broken", "NVDEx", "Other", "Spinner"]
+
+
+def test_what_is_no_family_is_refused():
+    class Unfinished(quadratic.Geometry):
+        family = "Unfinished"
+
+    with pytest.raises(ValueError, match="family Unfinished: expected methods action_dim, actuate"):
+        families.register(Unfinished)
+    stranger = type("Stranger", (Spinner,), {"family": "NVDEx"})
+    with pytest.raises(ValueError, match="family NVDEx: the name is taken"):
+        families.register(stranger)
+
+
+def test_algorithms_of_plugins(monkeypatch):
+    ppo = cojax.agents.ALGORITHMS["ppo"]
+    mine = dataclasses.replace(ppo, name="mine")
+    entries = [Entry("mine", mine), Entry("yours", mine), Entry("none", 3), Entry("ppo", ppo)]
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: entries)
+    with pytest.warns(plugins.PluginWarning) as caught:
+        found = plugins.load("cojax.algorithms", plugins.algorithm_problem, cojax.agents.ALGORITHMS)
+    assert found == {"mine": mine}
+    messages = sorted(str(warning.message) for warning in caught)
+    assert "none = somewhere:none is left out: expected a cojax.agents" in messages[0]
+    assert "yours is left out: expected name = 'yours', got 'mine'" in messages[1]
+    monkeypatch.delitem(cojax.__dict__, "train", raising=False)
+    with pytest.warns(plugins.PluginWarning):
+        train = cojax.train
+    assert cojax.agents.ALGORITHMS.pop("mine") is mine
+    assert callable(train)
