@@ -21,7 +21,7 @@ class Spinner(quadratic.Geometry):
     """A wheel: s = [angle, speed], one torque; S turns by gain · tanh(speed)."""
 
     gain: float = 0.3
-    dt: float = 0.5
+    dt: float = 0.3
 
     family = "Spinner"
     dimensions = ()
@@ -57,8 +57,8 @@ class Spinner(quadratic.Geometry):
         return Uniform(jnp.full(2, -1.0, dtype), jnp.full(2, 1.0, dtype))
 
     @classmethod
-    def build(cls, p=1.0, *, P=(1.0, 0.5), Q=None, R=0.02, gamma=0.95, Sigma=1e-4, gain=0.3,
-              dt=0.5, parameterization="metric", dtype=None):  # fmt: skip
+    def build(cls, p=1.0, *, P=(1.0, 0.5), Q=None, R=0.05, gamma=0.95, Sigma=1e-4, gain=0.3,
+              dt=0.3, parameterization="metric", dtype=None):  # fmt: skip
         return quadratic.build_family(
             cls(gain=gain, dt=dt), P=P, Q=Q, share=0.5, R=R, gamma=gamma, p=p, Sigma=Sigma,
             parameterization=parameterization, dtype=dtype,
