@@ -1,0 +1,278 @@
+"""The page of a results folder: one HTML file that opens offline and asks the network for nothing.
+
+Tables, figures and fixtures are whatever the folder holds; nothing is computed that it does not
+state, but medians over systems.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cojax import __version__
+from cojax.evaluation import provenance
+from cojax.evaluation.tables import number
+from cojax.fixtures.text import dump, write_whole
+from cojax.inputs import InputError
+from cojax.report.page_charts import curve_charts, forest
+from cojax.report.page_parts import cards, result_rows, summary
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+CELLS = ("relative_suboptimality", "paper_optgap", "paper_regret")  # every row must have them
+IMAGES = {".svg": "image/svg+xml", ".png": "image/png"}
+
+
+def write_report(folder: str | Path, out: str | Path | None = None) -> Path:
+    """Write the page of a results folder, whole or not at all.
+
+    Args:
+        folder: as ``cojax run`` or ``cojax evaluate --out`` writes it. ``tables/*.csv``,
+            ``figures/*.svg`` and ``*.png``, and ``fixtures/*.yaml`` are included where there are
+            any, with title, caption and command from an ``index.json`` beside them.
+        out: the file to write, by default ``report.html`` in the folder.
+
+    Returns the path that was written.
+
+    Raises ValueError, one line, for a folder that is not one, lacks a file or holds a damaged one.
+    """
+    folder = Path(folder)
+    out = folder / "report.html" if out is None else Path(out)
+    if out.is_dir() or not out.absolute().parent.is_dir():
+        raise InputError(f"{out}: expected the name of a file in a folder that exists")
+    write_whole(out, render(gather(folder)))
+    return out
+
+
+# --- what the folder holds -----------------------------------------------------------------------
+
+
+def gather(folder: Path) -> dict[str, Any]:
+    """What the page shows of a results folder; raises as :func:`write_report` does."""
+    results = provenance.load(folder)
+    about = results.provenance
+    rows = _rows(folder / "rows.json")
+    curves = _curves(folder)
+    configuration = about.get("configuration")
+    configuration = configuration if isinstance(configuration, dict) else {}
+    name = str(configuration.get("name") or folder.name)
+    learners = [] if curves is None else list(dict.fromkeys(curves["algorithm"]))
+    again = _again(configuration, (folder / "config.yaml").is_file(), about)
+    said = summary(results, rows, learners, configuration)
+    figures = _figures(folder)
+    return {
+        "name": name,
+        "said": said,
+        "forest": forest(said["policies"]),
+        "rows": result_rows(folder, rows, learners, about, again),
+        "policies": list(dict.fromkeys(str(row["policy"]) for row in rows)),
+        "tables": _tables(folder),
+        "figures": figures,
+        "charts": [] if curves is None else curve_charts(curves, learners),
+        "cards": cards(folder, about["fixtures"]),
+        "facts": _facts(about),
+        "configuration": dump(_plain(configuration)) if configuration else "",
+        "again": again,
+        "version": __version__,
+    }
+
+
+def _rows(file: Path) -> list[dict[str, Any]]:
+    if not file.is_file():
+        raise InputError(f"{file.parent}: expected a results folder, {file.name} is missing")
+    try:
+        rows = json.loads(file.read_text("utf-8"))
+    except ValueError as error:
+        raise InputError(f"{file}: expected JSON, {error}") from error
+    if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
+        raise InputError(f"{file}: expected a list of rows, at least one")
+    for k, row in enumerate(rows):
+        missing = [n for n in ("fixture", "policy", "failures", "num_trials") if n not in row]
+        missing += [n for n in CELLS if not {"mean", "low", "high"} <= set(row.get(n) or ())]
+        if missing:
+            raise InputError(f"{file}: row {k}: {missing[0]} is missing")
+    return rows
+
+
+def _curves(folder: Path) -> pd.DataFrame | None:
+    """Training curves; None for an evaluation alone."""
+    import pandas as pd
+    import pyarrow
+
+    file = folder / "curves.parquet"
+    if not file.is_file():
+        if (folder / "config.yaml").is_file():
+            raise InputError(f"{folder}: expected a results folder, {file.name} is missing")
+        return None
+    try:
+        curves = pd.read_parquet(file)
+    except (OSError, ValueError, pyarrow.ArrowException) as error:
+        raise InputError(f"{file}: damaged: {str(error).splitlines()[0]}") from error
+    needed = {"fixture", "algorithm", "seed", "timesteps", "relative_suboptimality"}
+    if not needed <= set(curves.columns):
+        raise InputError(f"{file}: column {min(needed - set(curves.columns))} is missing")
+    return curves
+
+
+def _index(folder: Path) -> dict[str, dict[str, Any]]:
+    """Titles, captions and commands by file name; what is no mapping is left out."""
+    file = folder / "index.json"
+    if not file.is_file():
+        return {}
+    try:
+        content = json.loads(file.read_text("utf-8"))
+    except ValueError as error:
+        raise InputError(f"{file}: expected JSON, {error}") from error
+    if not isinstance(content, dict) or not all(isinstance(v, dict) for v in content.values()):
+        raise InputError(f"{file}: expected a mapping from names to title, caption and command")
+    return content
+
+
+def _in_order(files: list[Path], index: dict[str, Any]) -> list[Path]:
+    """In the order of the index, then by name."""
+    place = {name: k for k, name in enumerate(index)}
+    return sorted(files, key=lambda file: (place.get(file.stem, len(place)), file.name))
+
+
+def _described(file: Path, index: dict[str, dict[str, Any]]) -> dict[str, str]:
+    entry = index.get(file.stem, {})
+    title = entry.get("title") or file.stem.replace("_", " ").replace("-", " ").capitalize()
+    return {
+        "id": re.sub(r"[^A-Za-z0-9]+", "-", file.stem),
+        "title": str(title),
+        "caption": str(entry.get("caption") or ""),
+        "command": str(entry.get("command") or ""),
+    }
+
+
+def _tables(folder: Path) -> list[dict[str, Any]]:
+    """Every ``tables/*.csv``: columns, and rows of (text, number or None)."""
+    import pandas as pd
+
+    index = _index(folder / "tables")
+    out = []
+    for file in _in_order(list((folder / "tables").glob("*.csv")), index):
+        try:
+            table = pd.read_csv(file)
+        except ValueError as error:
+            raise InputError(f"{file}: damaged: {str(error).splitlines()[0]}") from error
+        numeric = [table[c].dtype.kind in "iuf" for c in table.columns]
+        rows = [
+            [_cell(value, n) for value, n in zip(row, numeric, strict=True)]
+            for row in table.itertuples(index=False, name=None)
+        ]
+        columns = [
+            {"name": str(c).replace("_", " "), "numeric": n}
+            for c, n in zip(table.columns, numeric, strict=True)
+        ]
+        out.append({**_described(file, index), "columns": columns, "rows": rows})
+    return out
+
+
+def _cell(value: Any, numeric: bool) -> tuple[str, float | None]:
+    if not numeric:
+        return ("" if value is None or value != value else str(value)), None
+    if value != value:
+        return "–", None
+    value = float(value)
+    if value.is_integer() and abs(value) < 1e15:
+        return f"{value:,.0f}", value
+    return number(value).replace("inf", "∞"), value
+
+
+def _figures(folder: Path) -> list[dict[str, Any]]:
+    """``figure.png`` and every figure in ``figures``, SVG before PNG, as data URIs.
+
+    An SVG is shown as an image, in which no script runs and nothing is fetched.
+    """
+    index = _index(folder / "figures")
+    chosen: dict[str, Path] = {}
+    for suffix in IMAGES:
+        for file in (folder / "figures").glob(f"*{suffix}"):
+            chosen.setdefault(file.stem, file)
+    files = _in_order(list(chosen.values()), index)
+    if (folder / "figure.png").is_file():
+        files.insert(0, folder / "figure.png")
+        index = {"figure": {"title": "The gap over training"}, **index}
+    out = []
+    for file in files:
+        data = base64.b64encode(file.read_bytes()).decode()
+        source = f"data:{IMAGES[file.suffix]};base64,{data}"
+        out.append({**_described(file, index), "source": source})
+    return out
+
+
+def _again(configuration: dict[str, Any], has_config: bool, about: dict[str, Any]) -> str:
+    """The command that makes everything again, run inside the folder."""
+    import shlex
+
+    if has_config:
+        return "cojax run config.yaml --out again"
+    given = {name: configuration.get(name) for name in ("fixtures", "policies")}
+    if not all(isinstance(value, list | tuple) for value in given.values()):
+        return ""
+    words = [f"--fixture {shlex.quote(str(f))}" for f in given["fixtures"] or ()]
+    words += [f"--policy {shlex.quote(str(p))}" for p in given["policies"] or ()]
+    steps = configuration.get("steps")
+    words += [f"--steps {steps}"] if isinstance(steps, int) else []
+    return f"cojax evaluate {' '.join(words)} --trials {about['num_trials']} --root {about['root']}"
+
+
+def _facts(about: dict[str, Any]) -> list[tuple[str, str]]:
+    """Provenance as names and values, without fixtures and configuration."""
+    facts = []
+    for name, value in about.items():
+        if name in ("fixtures", "configuration"):
+            continue
+        if isinstance(value, dict):
+            value = ", ".join(f"{k} {v}" for k, v in value.items())
+        facts.append((name.replace("_", " "), "–" if value is None else str(value)))
+    return facts
+
+
+def _plain(value: Any) -> Any:
+    """Data that YAML can hold: keys are words."""
+    if isinstance(value, dict):
+        return {str(key): _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    return value.item() if isinstance(value, np.generic) else value
+
+
+# --- the page ------------------------------------------------------------------------------------
+
+
+def render(content: dict[str, Any]) -> str:
+    """The HTML of what :func:`gather` gives. Everything in it is escaped.
+
+    The policy of the page allows its own style and script by their hashes, pictures inside the
+    page, and nothing else.
+    """
+    import jinja2
+
+    source = resources.files("cojax.report").joinpath("templates")
+    style, script, page = (
+        source.joinpath(f"report.{kind}").read_text("utf-8") for kind in ("css", "js", "html")
+    )
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    template = environment.from_string(page)
+    return template.render(
+        **content,
+        style=style,
+        script=script,
+        hashes={"style": _hash(style), "script": _hash(script)},
+    )
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
