@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 CELLS = ("relative_suboptimality", "paper_optgap", "paper_regret")  # every row must have them
+FIRST = 200  # rows of a table shown before anybody asks for more; report.js has the same
 IMAGES = {".svg": "image/svg+xml", ".png": "image/png"}
 
 
@@ -45,10 +46,11 @@ def write_report(folder: str | Path, out: str | Path | None = None) -> Path:
     Raises ValueError, one line, for a folder that is not one, lacks a file or holds a damaged one.
     """
     folder = Path(folder)
-    out = folder / "report.html" if out is None else Path(out)
-    if out.is_dir() or not out.absolute().parent.is_dir():
+    if out is not None and (Path(out).is_dir() or not Path(out).absolute().parent.is_dir()):
         raise InputError(f"{out}: expected the name of a file in a folder that exists")
-    write_whole(out, render(gather(folder)))
+    page = render(gather(folder))
+    out = folder / "report.html" if out is None else Path(out)
+    write_whole(out, page)
     return out
 
 
@@ -78,6 +80,7 @@ def gather(folder: Path) -> dict[str, Any]:
         "figures": figures,
         "charts": [] if curves is None else curve_charts(curves, learners),
         "cards": cards(folder, about["fixtures"]),
+        "first": FIRST,
         "facts": _facts(about),
         "configuration": dump(_plain(configuration)) if configuration else "",
         "again": again,

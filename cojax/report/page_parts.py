@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 RESAMPLES = 1000
 MANY_RUNS = 64  # beyond, trials are averaged before the bootstrap, to which they add little
+MANY_CARDS = 50  # beyond, a card is lines of text and no table
 METRIC = "relative_suboptimality"
 
 
@@ -207,6 +208,7 @@ def anchor(name: str) -> str:
 def cards(folder: Path, fixtures: dict[str, Any]) -> list[dict[str, Any]]:
     """A card for each fixture, from ``fixtures/*.yaml`` or the shipped one of the same hash."""
     out = []
+    many = len(fixtures) > MANY_CARDS
     for name, about in fixtures.items():
         file = folder / "fixtures" / f"{name}.yaml"
         fixture, source = None, name
@@ -216,9 +218,11 @@ def cards(folder: Path, fixtures: dict[str, Any]) -> list[dict[str, Any]]:
             fixture = load_fixture(name)
             fixture = fixture if fixture.sha256 == about["sha256"] else None
         card: dict[str, Any] = {"name": name, "anchor": anchor(name), "sha256": about["sha256"]}
-        card |= {"facts": [], "checks": []}
+        card |= {"facts": [], "checks": [], "plain": ""}
         if fixture is not None:
             card |= {"source": shlex.quote(source), **_card(fixture)}
+            if many:
+                card["plain"] = _aligned(card["facts"], card["checks"])
         out.append(card)
     return out
 
@@ -253,6 +257,13 @@ def _card(fixture: Fixture) -> dict[str, Any]:
         if fixture.certificate.precision is not None:
             floor = f"{fixture.certificate.precision.floor:.2g}"
     return {"facts": facts, "checks": checks, "passed": passed, "floor": floor}
+
+
+def _aligned(facts: list[tuple[str, str]], checks: list[tuple[str, ...]]) -> str:
+    """A card as lines of text, which a browser takes in at once where there are thousands."""
+    lines = [f"{key:<24}{value}" for key, value in facts]
+    lines += ["", *(f"{v:<6}{n:<26}{x:>10}{t:>10}  {note}" for v, n, x, t, note in checks)]
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def _law(fixture: Fixture) -> str:

@@ -34,7 +34,7 @@
   const setUp = (table) => {
     const body = table.tBodies[0];
     const original = Array.from(body.rows);
-    const text = new Map(original.map((row) => [row, row.textContent.toLowerCase()]));
+    let text = null; // of each row, taken when somebody first looks for something
     const tools = document.querySelector(`.tools[data-table="${table.id}"]`);
     const more = document.querySelector(`.more[data-table="${table.id}"]`);
     const [search, select, failing] = ["input[type=search]", "select", "input[type=checkbox]"].map(
@@ -44,6 +44,7 @@
 
     const show = () => {
       const wanted = words(search.value);
+      if (wanted.length) text ??= new Map(original.map((row) => [row, row.textContent.toLowerCase()]));
       let matching = 0;
       let visible = 0;
       for (const row of order) {
