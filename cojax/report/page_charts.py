@@ -61,8 +61,8 @@ def curve_charts(curves: pd.DataFrame, learners: list[str]) -> list[dict[str, An
 
 
 def _chart(name: str, frame: pd.DataFrame, learners: list[str]) -> dict[str, Any]:
-    width, height = 360.0, 230.0
-    box = {"left": 46.0, "right": width - 10.0, "top": 10.0, "bottom": height - 36.0}
+    width, height = 360.0, 234.0
+    box = {"left": 46.0, "right": width - 10.0, "top": 10.0, "bottom": height - 40.0}
     series = []
     for index, learner in enumerate(learners):
         table = frame[frame["algorithm"] == learner].pivot_table(
@@ -137,5 +137,5 @@ def _points(x: Any, y: Any) -> str:
 
 def _thousands(steps: float) -> str:
     if steps >= 1e6:
-        return f"{steps / 1e6:g}M"
-    return f"{steps / 1e3:g}k" if steps >= 1e3 else f"{steps:g}"
+        return f"{steps / 1e6:.3g}M"
+    return f"{steps / 1e3:.3g}k" if steps >= 1e3 else f"{steps:.3g}"

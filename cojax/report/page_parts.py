@@ -126,7 +126,7 @@ def _main(policies: list[dict[str, Any]]) -> list[str]:
         low, high = (number(p["gap"][end]) for end in ("low", "high"))
         said.append(
             f"{name}: median gap {number(middle)} V* above the optimum, 95% interval "
-            f"{low} to {high.replace('inf', 'infinite')}."
+            f"{low} {'upward' if high == 'inf' else f'to {high}'}."
         )
     return said
 
