@@ -1,0 +1,43 @@
+"""Every notebook runs from its first cell to its last, in its short mode, and keeps its outputs."""
+
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+FOLDER = Path(__file__).parents[1] / "notebooks"
+NEEDS = {"sb3_against_ours": "stable_baselines3"}
+NAMES = (
+    "certificates",
+    "first_steps",
+    "hyperparameter_search",
+    "own_family",
+    "sb3_against_ours",
+    "what_went_wrong",
+)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("name", NAMES)
+def test_notebook_runs(name, monkeypatch, tmp_path):
+    if name in NEEDS:
+        pytest.importorskip(NEEDS[name])
+    monkeypatch.setenv("COJAX_SHORT", "1")
+    notebook = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
+    place = {"metadata": {"path": str(tmp_path)}}
+    NotebookClient(notebook, timeout=120, kernel_name="python3", resources=place).execute()
+
+
+def test_outputs_are_kept_and_none_is_an_error():
+    assert {path.stem for path in FOLDER.glob("*.ipynb")} == set(NAMES)
+    for name in NAMES:
+        notebook = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
+        nbformat.validate(notebook)
+        code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+        kinds = [output.output_type for cell in code for output in cell.outputs]
+        assert all(cell.execution_count for cell in code)
+        assert "error" not in kinds
+        pictures = [o for cell in code for o in cell.outputs if "image/png" in o.get("data", {})]
+        assert pictures, name
+        assert "COJAX_SHORT" in code[0].source
