@@ -165,10 +165,10 @@ def test_interrupted_and_resumed_from_its_own_config(finished, tmp_path, monkeyp
     assert not out.exists()
     refused = invoke(whole / "config.yaml", "--out", out)
     assert refused.exit_code == 2
-    assert "holds an interrupted training" in refused.stderr
+    assert "holds interrupted work" in refused.stderr
     refused = invoke(whole / "config.yaml", "--out", out, "--resume", "--seed", "5")
     assert refused.exit_code == 2
-    assert "of another training: seed: expected 0, got 5" in refused.stderr
+    assert "of other work: seed: expected 0, got 5" in refused.stderr
     done = invoke("--resume", "--out", out)
     assert done.exit_code == 0, done.output
     assert calls == [64, 128, 192, 256, 64, 128, 192, 256]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 
+import jax
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,6 +12,7 @@ from cojax.agents import load_policy
 from cojax.cli import main
 from cojax.experiments import load_experiment, run_experiment, shipped_experiments
 from cojax.experiments.config import Experiment
+from cojax.inputs import InputError
 
 SMALL = """
 schema: cojax.experiment/1
@@ -41,6 +43,7 @@ def test_the_folder_holds_everything(finished):
     folder, result = finished
     out = folder / "out"
     names = {"config.yaml", "provenance.json", "policies", "figure.png", "rows.json"}
+    names |= {"fixtures", "tables", "figures", "report.html"}
     assert names | {f"{n}.parquet" for n in ("rows", "trials", "curves")} == {
         entry.name for entry in out.iterdir()
     }
@@ -92,19 +95,132 @@ def test_an_existing_folder_is_refused(finished):
     assert "exists already" in result.stderr
 
 
-def test_nothing_is_left_of_a_run_that_fails_while_writing(tmp_path, monkeypatch):
-    from cojax.experiments import runner
+def files(folder):
+    return {p.relative_to(folder): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_a_run_that_fails_while_writing_resumes_to_the_same_files(finished, tmp_path, monkeypatch):
+    from cojax.report import write
 
     def fail(*args):
         raise OSError("disk full")
 
-    monkeypatch.setattr(runner, "gap_figure", fail)
-    content = dict(load_experiment_from(SMALL, tmp_path))
-    content["fixtures"] = ["nvdex-k1-easy"]
-    with pytest.raises(OSError, match="disk full"):
-        run_experiment(Experiment.model_validate(content), tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-    assert [e.name for e in tmp_path.iterdir()] == ["small.yaml"]
+    experiment = load_experiment(str(finished[0] / "small.yaml"))
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="disk full"):
+        patched.setattr(write, "gap_figure", fail)
+        run_experiment(experiment, tmp_path / "out")
+    assert [e.name for e in tmp_path.iterdir()] == ["out.unfinished"]
+    with pytest.raises(InputError, match="holds interrupted work"):
+        run_experiment(experiment, tmp_path / "out")
+    other = experiment.model_copy(update={"num_seeds": 3})
+    with pytest.raises(InputError, match="of other work: num_seeds: expected 2, got 3"):
+        run_experiment(other, tmp_path / "out", resume=True)
+    run_experiment(experiment, tmp_path / "out", resume=True)
+    assert files(tmp_path / "out") == files(finished[0] / "out")
+    assert [e.name for e in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_run_stopped_in_training_resumes_to_the_same_files(finished, tmp_path, monkeypatch):
+    from cojax.experiments import runner
+
+    experiment = load_experiment(str(finished[0] / "small.yaml"))
+    prepared = []
+
+    def stop_in_the_second(*args, progress=None, **kwargs):
+        job = prepare(*args, **kwargs)
+        prepared.append(job)
+        if len(prepared) < 2:
+            return job
+
+        class Stopped:
+            def run(self, progress, seconds):
+                def told(steps, total, metrics):
+                    raise KeyboardInterrupt
+
+                return job.run(told, 0.0)
+
+        return Stopped()
+
+    prepare = runner.prepare
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(runner, "prepare", stop_in_the_second)
+        run_experiment(experiment, tmp_path / "out")
+    state = tmp_path / "out.unfinished"
+    assert {"ppo-0", "ppo-1.state"} <= {e.name for e in state.iterdir()}
+    counted = []
+    monkeypatch.setattr(runner, "prepare", lambda *a, **k: counted.append(1) or prepare(*a, **k))
+    run_experiment(experiment, tmp_path / "out", resume=True)
+    assert len(counted) == 1  # the first training was finished
+    assert files(tmp_path / "out") == files(finished[0] / "out")
+
+
+def test_two_runs_cannot_write_one_folder(finished, tmp_path):
+    from cojax.experiments.sittings import claim
+
+    experiment = load_experiment(str(finished[0] / "small.yaml"))
+    content = experiment.model_dump(mode="json", by_alias=True)
+    with (
+        claim(tmp_path / "out", content, False, lambda file: content),
+        pytest.raises(InputError, match="another process is writing there"),
+    ):
+        run_experiment(experiment, tmp_path / "out", resume=True)
+
+
+def test_fixed_starts_are_one_state_and_another_problem(finished):
+    from cojax.experiments.regimes import systems
+
+    content = load_experiment(str(finished[0] / "small.yaml")).model_dump(by_alias=True)
+    content |= {"initial_states": "fixed", "initial_seeds": [7, 11]}
+    found = systems(Experiment.model_validate(content))
+    assert [one.id for one in found] == [
+        f"{name}-from{seed}" for name in ("nvdex-k1-easy", "arm-n2-p0.80-s7") for seed in (7, 11)
+    ]
+    for one in found:
+        law = one.params.initial_state
+        first, second = (np.asarray(law.sample(jax.random.key(k))) for k in range(2))
+        np.testing.assert_array_equal(first, second)
+        np.testing.assert_array_equal(first, np.float32(one.fixture.initial_state.state))
+        assert one.floor is not None
+    assert not np.array_equal(
+        found[0].fixture.initial_state.state, found[1].fixture.initial_state.state
+    )
+    content["initial_states"] = "scheduled"
+    with pytest.raises(InputError, match="initial_seeds: expected none"):
+        systems(Experiment.model_validate(content))
+
+
+@pytest.mark.parametrize("name", ["serial_random", "serial_fixed", "nvdex"])
+@pytest.mark.parametrize("scale", ["smoke", "small", "paper"])
+def test_shipped_experiments_are_complete(name, scale):
+    from cojax.agents.training import check
+    from cojax.fixtures import load_fixture
+
+    for profile in ("tuned", "published"):
+        experiment = load_experiment(name, scale, profile)
+        assert [a.name for a in experiment.algorithms] == ["ppo", "a2c", "sac", "td3", "ddpg"]
+        assert experiment.initial_states == ("scheduled" if name == "serial_random" else "fixed")
+        for family in {load_fixture(f).family for f in experiment.fixtures}:
+            for algorithm in experiment.algorithms:
+                check(algorithm.name, experiment.on(algorithm, family))
+    if scale == "paper":
+        assert len(experiment.fixtures) == (8 if name == "nvdex" else 24)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("serial_randm", "did you mean 'serial_random'"),
+        ("serial_random --scale big", "scale: unknown 'big'"),
+        ("quickstart --scale small", "the file has no scales"),
+        ("serial_random --resume", "--resume: expected --out"),
+        ("nvdex nvdex", "experiments: expected different names"),
+    ],
+)
+def test_run_refuses_in_one_line(arguments, expected):
+    result = CliRunner().invoke(main, ["run", *arguments.split()])
+    assert result.exit_code == 2
+    assert expected in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
 
 
 def load_experiment_from(text, folder):

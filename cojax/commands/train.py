@@ -68,7 +68,8 @@ def train(
     from pathlib import Path
 
     from cojax.evaluation import tables
-    from cojax.experiments.training import interrupted, run_training, unfinished
+    from cojax.experiments.sittings import unfinished
+    from cojax.experiments.training import interrupted, run_training
     from cojax.inputs import InputError
 
     if resume and out is None:

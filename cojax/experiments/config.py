@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from cojax import inputs
-from cojax.agents.tuned import tuned
+from cojax.agents.tuned import Profile, hyperparameters, tuned
 from cojax.fixtures import text
 from cojax.inputs import InputError
 
@@ -25,12 +25,13 @@ class _Strict(BaseModel):
 
 class Algorithm(_Strict):
     """A learner and the hyperparameters that differ from its defaults, on all fixtures or on those
-    of one family.
+    of one family; and its own budget, where it is not that of all.
     """
 
     name: str
     hyperparameters: dict[str, Any] = {}
     families: dict[str, dict[str, Any]] = {}
+    total_timesteps: Count | None = None
 
     def on(self, family: str) -> dict[str, Any]:
         """The hyperparameters on fixtures of a family."""
@@ -54,17 +55,39 @@ class Curve(_Strict):
 
 
 class Experiment(_Strict):
-    """Every algorithm on every fixture, ``num_seeds`` times, and one paired evaluation of all."""
+    """Every algorithm on every fixture, ``num_seeds`` times, and one paired evaluation of all.
+
+    ``profile`` puts tuned or published hyperparameters beneath the algorithms' own. Environment i
+    of seed k meets the same initial states and noise whatever learns. ``initial_states`` says
+    whether these follow the fixture's law, a new one every episode ("scheduled"), or are one
+    state ("fixed"): the law's draw by the fixture's seed, or by each of ``initial_seeds``.
+    ``scale`` is the part of the file's ``scales`` that was taken.
+    """
 
     schema_: Literal["cojax.experiment/1"] = Field(alias="schema")
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    scale: str | None = None
+    profile: Profile | None = None
     fixtures: Annotated[list[str], Field(min_length=1)]
+    initial_states: Literal["scheduled", "fixed"] = "scheduled"
+    initial_seeds: list[Seed] = []
     algorithms: Annotated[list[Algorithm], Field(min_length=1)]
     num_seeds: Count = 4
     seed: Seed = 0
     total_timesteps: Count = 300_000
     evaluation: Evaluation = Evaluation()
     curve: Curve = Curve()
+
+    def on(self, algorithm: Algorithm, family: str) -> dict[str, Any]:
+        """The hyperparameters of an algorithm on fixtures of a family."""
+        return {
+            **hyperparameters(self.profile, algorithm.name, family),
+            **algorithm.on(family),
+        }
+
+    def budget(self, algorithm: Algorithm) -> int:
+        """Environment steps of each member."""
+        return algorithm.total_timesteps or self.total_timesteps
 
 
 class Training(_Strict):
@@ -112,8 +135,16 @@ def shipped_experiments() -> list[str]:
     )
 
 
-def load_experiment(path_or_name: str) -> Experiment:
+def load_experiment(
+    path_or_name: str, scale: str | None = None, profile: Profile | None = None
+) -> Experiment:
     """Read an experiment: the path of a YAML file, or the name of a shipped one.
+
+    Args:
+        path_or_name: of the experiment.
+        scale: which of the file's ``scales`` to take: fields that replace those of the file.
+            By default "small", where it has scales.
+        profile: replaces the file's.
 
     Raises InputError, one line with file, field and what was expected, for anything unusable.
     """
@@ -123,7 +154,25 @@ def load_experiment(path_or_name: str) -> Experiment:
             raise InputError(f"{path}: no such file")
         inputs.one_of("experiment", path_or_name, shipped_experiments())
         path = Path(str(resources.files("cojax.experiments") / f"{path_or_name}.yaml"))
-    return _validate(Experiment, text.parse(text.read(path), path.name), path.name)
+    content = text.parse(text.read(path), path.name)
+    content = _scaled(content, scale, path.name)
+    if profile is not None:
+        content["profile"] = profile
+    return _validate(Experiment, content, path.name)
+
+
+def _scaled(content: dict[str, Any], scale: str | None, where: str) -> dict[str, Any]:
+    """The content with the fields of one of its scales in place of its own."""
+    scales = content.pop("scales", None)
+    if scales is None:
+        if scale is not None:
+            raise InputError(f"{where}: scale {scale!r}: expected none, the file has no scales")
+        return content
+    if not isinstance(scales, dict) or not all(isinstance(v, dict) for v in scales.values()):
+        raise InputError(f"{where}: scales: expected a mapping of fields for each name")
+    scale = "small" if scale is None else scale
+    inputs.one_of(f"{where}: scale", scale, scales)
+    return {**content, **scales[scale], "scale": scale}
 
 
 def load_training(path: str | Path) -> Training:

@@ -1,29 +1,37 @@
-"""Run an experiment and write its folder."""
+"""Run an experiment and write its folder, in one sitting or several."""
 
 from __future__ import annotations
 
 import dataclasses
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from cojax import inputs
-from cojax.agents import save_policy, train
-from cojax.agents.training import Run, check
+from cojax.agents import load_policy, prepare, save_policy
+from cojax.agents.training import check
+from cojax.envs import CommonStreams, ConverseEnv
 from cojax.evaluation import Evaluation, evaluate, provenance, tables
 from cojax.evaluation.checkpoints import policy_from_text
 from cojax.evaluation.evaluator import group_by_shape
 from cojax.evaluation.result import METRICS
-from cojax.experiments.config import Algorithm, Experiment
+from cojax.experiments.config import Algorithm, Experiment, load_experiment
 from cojax.experiments.progress import names, stage
+from cojax.experiments.regimes import System, systems
+from cojax.experiments.sittings import claim, finish, part
 from cojax.experiments.training import arguments
 from cojax.families import FAMILIES
-from cojax.fixtures import Fixture, load_fixture, text
-from cojax.report.figures import gap_figure
+from cojax.fixtures import text
+from cojax.fixtures.store import save_fixture
+from cojax.policy import Policy
 
 if TYPE_CHECKING:
     import pandas as pd
+
+STATE_SECONDS = 60.0  # at most this much training is lost, and the interval that is under way
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,117 +39,192 @@ class Outcome:
     """What an experiment gave.
 
     Attributes:
+        experiment: what was run.
+        systems: its systems, in order.
         rows: one dict for each fixture and policy; see ``Evaluation.rows``.
         trials: one line for each fixture, policy, seed and trial.
-        curves: the gap while training, one line for each fixture, algorithm, seed and moment.
-        runs: trained populations by their file name.
+        curves: the gap and the stage reward while training, one line for each fixture, algorithm,
+            seed and moment.
+        evaluations: one for each shape of fixture.
+        policies: trained populations by their file name.
         folder: where it was written.
     """
 
+    experiment: Experiment
+    systems: list[System]
     rows: list[dict[str, Any]]
     trials: pd.DataFrame
     curves: pd.DataFrame
-    runs: dict[str, Run]
+    evaluations: list[Evaluation]
+    policies: dict[str, Policy]
     folder: Path
 
 
-def run_experiment(experiment: Experiment, folder: str | Path) -> Outcome:
+def run_experiment(experiment: Experiment, folder: str | Path, *, resume: bool = False) -> Outcome:
     """Train every algorithm on every fixture, evaluate all on common streams, write ``folder``.
 
     Fixtures of one shape are trained by one compiled program. The folder holds ``config.yaml``,
-    ``rows.parquet`` and ``rows.json``, ``trials.parquet``, ``curves.parquet``, ``provenance.json``,
-    ``policies/*.npz`` and ``figure.png``; it appears whole or not at all.
+    ``fixtures/*.yaml``, ``rows.parquet`` and ``rows.json``, ``trials.parquet``,
+    ``curves.parquet``, ``provenance.json``, ``policies/*.npz``, ``figure.png``, tables in
+    ``tables/``, figures in ``figures/`` and ``report.html``; it appears whole or not at all. Until
+    then its state is kept in ``FOLDER.unfinished``, training every minute, and ``resume`` goes
+    on from there to the same files.
 
     Raises InputError, one line, where the folder exists or something named in the experiment
-    does not.
+    does not, and for the state of other work.
     """
     folder = provenance.refuse_existing(folder)
+    everything = systems(experiment)
+    families = {system.fixture.family for system in everything}
     for algorithm in experiment.algorithms:
-        for family in (inputs.one_of("families", f, FAMILIES) for f in algorithm.families):
-            check(algorithm.name, algorithm.on(family))
-        check(algorithm.name, algorithm.hyperparameters)
-    policies = [policy_from_text(name) for name in experiment.evaluation.policies]
-    fixtures = [load_fixture(name) for name in experiment.fixtures]
-    groups = group_by_shape([fixture.params for fixture in fixtures])
-    rows: dict[str, list[dict[str, Any]]] = {}
-    evaluations, curves, runs = [], [], {}
-    for number, indices in enumerate(groups):
-        members = [fixtures[i] for i in indices]
-        trained = []
-        for algorithm in experiment.algorithms:
-            run = _train(experiment, algorithm, members)
-            trained.append(run)
-            runs[f"{algorithm.name}-{number}"] = run
-            curves.append(_curve_frame(run, algorithm.name, members))
-        with stage(f"evaluate {names(members)}") as report:
-            everyone = [*policies, *(run.policy for run in trained)]
-            result = evaluate(
-                everyone, members, experiment.evaluation.num_trials, experiment.evaluation.root
-            )
-            for row in result.rows():
-                rows.setdefault(row["fixture"], []).append(row)
-            evaluations.append(result)
-            report(1.0, f"{result.num_trials} paired trials")
-    import pandas as pd
-
-    outcome = Outcome(
-        rows=[row for fixture in fixtures for row in rows[fixture.id]],
-        trials=pd.concat([e.frame() for e in evaluations], ignore_index=True),
-        curves=pd.concat(curves, ignore_index=True),
-        runs=runs,
-        folder=folder,
-    )
-    _write(experiment, outcome, evaluations)
+        families |= {inputs.one_of("families", name, FAMILIES) for name in algorithm.families}
+        for family in sorted(families):
+            check(algorithm.name, experiment.on(algorithm, family))
+    for name in experiment.evaluation.policies:
+        policy_from_text(name)
+    fresh = not folder.with_name(f"{folder.name}.unfinished").exists()
+    with claim(folder, _content(experiment), resume, _read_content) as state:
+        try:
+            outcome = _run(experiment, everything, folder, state)
+        except inputs.InputError:
+            if fresh and not list(state.glob("*-*")):  # nothing was trained
+                shutil.rmtree(state)
+            raise
+        _write(outcome, state)
     return outcome
 
 
-def _train(experiment: Experiment, algorithm: Algorithm, fixtures: list[Fixture]) -> Run:
-    """One algorithm on fixtures of one shape, all seeds, with its gap on the way."""
-    with stage(f"{algorithm.name} on {names(fixtures)}") as report:
+def _content(experiment: Experiment) -> dict[str, Any]:
+    return experiment.model_dump(mode="json", by_alias=True)
+
+
+def _read_content(file: Path) -> dict[str, Any]:
+    return _content(load_experiment(str(file)))
+
+
+def _run(experiment: Experiment, everything: list[System], folder: Path, state: Path) -> Outcome:
+    import pandas as pd
+
+    policies = [policy_from_text(name) for name in experiment.evaluation.policies]
+    rows: dict[str, list[dict[str, Any]]] = {}
+    evaluations, curves, trained = [], [], {}
+    for number, indices in enumerate(group_by_shape([one.params for one in everything])):
+        members = [everything[i] for i in indices]
+        for algorithm in experiment.algorithms:
+            name = f"{algorithm.name}-{number}"
+            if not (state / name).exists():
+                _train(experiment, algorithm, members, state, name)
+            trained[name] = load_policy(state / name / "policy.npz")
+            curves.append(pd.read_parquet(state / name / "curves.parquet"))
+        learners = [trained[f"{a.name}-{number}"] for a in experiment.algorithms]
+        result = _evaluate(experiment, members, [*policies, *learners])
+        for row in result.rows():
+            rows.setdefault(row["fixture"], []).append(row)
+        evaluations.append(result)
+    return Outcome(
+        experiment=experiment,
+        systems=everything,
+        rows=[row for system in everything for row in rows[system.id]],
+        trials=pd.concat([e.frame() for e in evaluations], ignore_index=True),
+        curves=pd.concat(curves, ignore_index=True),
+        evaluations=evaluations,
+        policies=trained,
+        folder=folder,
+    )
+
+
+def _train(
+    experiment: Experiment, algorithm: Algorithm, members: list[System], state: Path, name: str
+) -> None:
+    """One algorithm on systems of one shape, all seeds; its policies and curves in the state.
+
+    The training streams depend on seed and environment alone, not on what learns.
+    """
+    with stage(f"{algorithm.name} on {names(members)}") as report:
 
         def progress(steps: int, total: int, metrics: dict[str, Any]) -> None:
             gap = float(np.median(metrics["evaluation"]))
-            report(steps / total, f"{steps:,} steps each, median gap {gap:.3g} V*")
+            rate = metrics["steps_per_second"]
+            told = f"{steps:,} steps each, {rate:,.0f} steps/s, median gap {gap:.3g} V*"
+            report(steps / total, told)
 
-        return train(
+        sitting = state / f"{name}.state"
+        job = prepare(
             algorithm.name,
-            hyperparameters=algorithm.on(fixtures[0].family),
-            progress=progress,
-            **arguments(experiment, fixtures),
+            env=CommonStreams(ConverseEnv()),
+            hyperparameters=experiment.on(algorithm, members[0].fixture.family),
+            **arguments(experiment, [one.params for one in members], experiment.budget(algorithm)),
+            checkpoint_dir=sitting,
         )
+        run = job.run(progress, STATE_SECONDS)
+        with part(state, name) as folder:
+            save_policy(folder / "policy.npz", run.policy)
+            _curve_frame(run, algorithm.name, members).to_parquet(
+                folder / "curves.parquet", index=False
+            )
+        shutil.rmtree(sitting)
 
 
-def _curve_frame(run: Run, name: str, fixtures: list[Fixture]) -> pd.DataFrame:
-    """The gap at each moment, long form."""
+def _evaluate(experiment: Experiment, members: list[System], policies: Sequence[Any]) -> Evaluation:
+    """All policies on systems of one shape, on the same streams."""
+    with stage(f"evaluate {names(members)}") as report:
+        result = evaluate(
+            policies,
+            {one.id: one.params for one in members},
+            experiment.evaluation.num_trials,
+            experiment.evaluation.root,
+        )
+        report(1.0, f"{result.num_trials} paired trials")
+    return dataclasses.replace(
+        result,
+        floors=tuple(one.floor for one in members),
+        hashes=tuple(one.fixture.sha256 for one in members),
+    )
+
+
+def _curve_frame(run: Any, name: str, members: list[System]) -> pd.DataFrame:
+    """The gap and the mean stage reward of training episodes at each moment, long form."""
     import pandas as pd
 
     gaps = np.asarray(run.curves, np.float64)  # (fixture, seed, moment)
     F, S, K = gaps.shape
+    returns, lengths = (run.metrics[f"episode_{n}"] for n in ("return", "length"))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        reward = np.asarray(returns, np.float64) / np.asarray(lengths, np.float64)
     return pd.DataFrame(
         {
-            "fixture": np.repeat([fixture.id for fixture in fixtures], S * K),
+            "fixture": np.repeat([one.id for one in members], S * K),
             "algorithm": name,
             "seed": np.tile(np.repeat(np.arange(S), K), F),
             "timesteps": np.tile(run.timesteps, F * S),
             "relative_suboptimality": gaps.ravel(),
+            "stage_reward": reward.ravel(),
         }
     )
 
 
-def _write(experiment: Experiment, outcome: Outcome, evaluations: list[Evaluation]) -> None:
+def _write(outcome: Outcome, state: Path) -> None:
     """Everything into the folder, which appears whole or not at all."""
-    content = experiment.model_dump(mode="json", by_alias=True)
-    with provenance.whole_folder(outcome.folder) as folder:
+    from cojax.report.page import write_report
+    from cojax.report.write import write_report_files
+
+    content = _content(outcome.experiment)
+    with part(state, "results") as folder:
         text.write_whole(folder / "config.yaml", text.dump(content))
         flat_rows(outcome.rows).to_parquet(folder / "rows.parquet", index=False)
         outcome.trials.to_parquet(folder / "trials.parquet", index=False)
         outcome.curves.to_parquet(folder / "curves.parquet", index=False)
         (folder / "rows.json").write_text(tables.to_json(outcome.rows) + "\n")
-        provenance.write_provenance(folder, evaluations, content)
-        (folder / "policies").mkdir()
-        for name, run in outcome.runs.items():
-            save_policy(folder / "policies" / f"{name}.npz", run.policy)
-        gap_figure(outcome.rows, outcome.curves, folder / "figure.png")
+        provenance.write_provenance(folder, outcome.evaluations, content)
+        for name in ("policies", "fixtures"):
+            (folder / name).mkdir()
+        for name, policy in outcome.policies.items():
+            save_policy(folder / "policies" / f"{name}.npz", policy)
+        for system in outcome.systems:
+            save_fixture(system.fixture, folder / "fixtures" / f"{system.id}.yaml")
+        write_report_files(outcome, folder)
+        write_report(folder)
+    finish(state, "results", outcome.folder)
 
 
 def flat_rows(rows: list[dict[str, Any]]) -> pd.DataFrame:

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +18,14 @@ from cojax.agents import prepare, save_policy
 from cojax.agents.memory import size_text
 from cojax.agents.run import Run
 from cojax.agents.training import Job, check
-from cojax.envs import stack
+from cojax.envs import EnvParams, stack
 from cojax.evaluation import provenance
 from cojax.evaluation.during_training import RelativeGap
 from cojax.evaluation.evaluator import group_by_shape
 from cojax.experiments import events
 from cojax.experiments.config import Experiment, Training, load_training
 from cojax.experiments.progress import Report, names, stage
+from cojax.experiments.sittings import claim, finish, part, unfinished
 from cojax.families import FAMILIES
 from cojax.fixtures import Fixture, load_fixture, text
 from cojax.inputs import InputError
@@ -53,12 +55,6 @@ class Trained:
     folder: Path
 
 
-def unfinished(folder: str | Path) -> Path:
-    """Where a training keeps its state until its folder is written."""
-    folder = Path(folder)
-    return folder.with_name(f"{folder.name}.unfinished")
-
-
 def interrupted(folder: str | Path) -> Training:
     """The training that was interrupted in a folder; InputError where there is none."""
     file = unfinished(folder) / "config.yaml"
@@ -83,7 +79,7 @@ def run_training(
     ``FOLDER.unfinished``, every minute, and ``resume`` continues from there, bit for bit on CPU.
 
     Raises InputError, one line, where the folder exists, where something named in the training
-    does not, and for the interrupted state of another training.
+    does not, and for the interrupted state of other work.
     """
     folder = provenance.refuse_existing(folder)
     if tensorboard:
@@ -95,51 +91,37 @@ def run_training(
     config = config.resolved(fixture.family for fixture in fixtures)
     for family in {fixture.family for fixture in fixtures}:
         check(config.algorithm.name, config.on(family))
-    state = unfinished(folder)
-    fresh = not state.exists()
-    _claim(state, config, resume)
+    fresh = not unfinished(folder).exists()
     groups = group_by_shape([fixture.params for fixture in fixtures])
     members = [[fixtures[i] for i in indices] for indices in groups]
     runs = []
-    try:
-        for number, group in enumerate(members):
-            runs.append(_train(config, group, state / str(number), tensorboard, memory_limit))
-    except InputError:
-        if fresh and not runs:  # nothing was trained
-            shutil.rmtree(state)
-        raise
-    order = {fixture.id: i for i, fixture in enumerate(fixtures)}
-    rows = [row for run, group in zip(runs, members, strict=True) for row in _rows(run, group)]
-    import pandas as pd
-
-    trained = Trained(
-        rows=sorted(rows, key=lambda row: (order[row["fixture"]], row["setting"])),
-        curves=pd.concat([_curves(r, g) for r, g in zip(runs, members, strict=True)]),
-        runs=runs,
-        folder=folder,
-    )
-    _write(config, trained, members, tensorboard)
-    shutil.rmtree(state)
+    with claim(folder, _content(config), resume, lambda file: _content(load_training(file))) as at:
+        try:
+            for number, group in enumerate(members):
+                runs.append(_train(config, group, at / str(number), tensorboard, memory_limit))
+        except InputError:
+            if fresh and not runs:  # nothing was trained
+                shutil.rmtree(at)
+            raise
+        trained = _gather(fixtures, members, runs, folder)
+        _write(config, trained, members, at, tensorboard)
     return trained
 
 
-def _claim(state: Path, config: Training, resume: bool) -> None:
-    """Begin the state of a training, or make sure that what is there is its own."""
-    if not state.exists():
-        state.parent.mkdir(parents=True, exist_ok=True)
-        state.mkdir()
-        text.write_whole(state / "config.yaml", text.dump(_content(config)))
-        return
-    if not resume:
-        raise InputError(
-            f"{state}: holds an interrupted training; resume it, or name another folder"
-        )
-    theirs = _content(load_training(state / "config.yaml"))
-    for name, ours in _content(config).items():
-        if theirs[name] != ours:
-            raise InputError(
-                f"{state}: of another training: {name}: expected {theirs[name]}, got {ours}"
-            )
+def _gather(
+    fixtures: list[Fixture], members: list[list[Fixture]], runs: list[Run], folder: Path
+) -> Trained:
+    """Tables over all groups, in the order the fixtures were named."""
+    import pandas as pd
+
+    order = {fixture.id: i for i, fixture in enumerate(fixtures)}
+    rows = [row for run, group in zip(runs, members, strict=True) for row in _rows(run, group)]
+    return Trained(
+        rows=sorted(rows, key=lambda row: (order[row["fixture"]], row["setting"])),
+        curves=pd.concat([curve_frame(r, g) for r, g in zip(runs, members, strict=True)]),
+        runs=runs,
+        folder=folder,
+    )
 
 
 def _content(config: Training) -> dict[str, Any]:
@@ -159,7 +141,7 @@ def _train(
         job = prepare(
             config.algorithm.name,
             hyperparameters=config.on(fixtures[0].family),
-            **arguments(config, fixtures),
+            **arguments(config, [one.params for one in fixtures], config.total_timesteps),
             memory_limit=memory_limit,
             checkpoint_dir=state,
         )
@@ -174,16 +156,18 @@ def _train(
         return job.run(_progress(report, job, live), STATE_SECONDS)
 
 
-def arguments(config: Training | Experiment, fixtures: list[Fixture]) -> dict[str, Any]:
-    """Arguments of ``train`` that do not depend on the algorithm, for fixtures of one shape."""
-    horizon = max(fixture.horizon for fixture in fixtures)
+def arguments(
+    config: Training | Experiment, systems: Sequence[EnvParams], total_timesteps: int
+) -> dict[str, Any]:
+    """Arguments of ``train`` that do not depend on the algorithm, for systems of one shape."""
+    horizon = max(int(params.max_steps_in_episode) for params in systems)
     return {
-        "params": stack([fixture.params for fixture in fixtures]),
+        "params": stack(list(systems)),
         "key": jax.random.key(config.seed, impl="threefry2x32"),
         "num_seeds": config.num_seeds,
-        "total_timesteps": config.total_timesteps,
+        "total_timesteps": total_timesteps,
         "evaluate": RelativeGap(config.curve.num_trials, horizon, config.curve.root),
-        "eval_every": -(-config.total_timesteps // config.curve.points),
+        "eval_every": -(-total_timesteps // config.curve.points),
     }
 
 
@@ -223,7 +207,7 @@ def _with_settings(run: Run, x: np.ndarray) -> np.ndarray:
     return x if "hyperparameters" in run.axes else x[:, None]
 
 
-def _curves(run: Run, fixtures: list[Fixture]) -> pd.DataFrame:
+def curve_frame(run: Run, fixtures: list[Fixture]) -> pd.DataFrame:
     """Gap and metrics of each interval, long form."""
     import pandas as pd
 
@@ -274,13 +258,17 @@ def _rows(run: Run, fixtures: list[Fixture]) -> list[dict[str, Any]]:
 
 
 def _write(
-    config: Training, trained: Trained, groups: list[list[Fixture]], tensorboard: bool
+    config: Training,
+    trained: Trained,
+    groups: list[list[Fixture]],
+    state: Path,
+    tensorboard: bool,
 ) -> None:
     """Everything into the folder, which appears whole or not at all."""
     from cojax.evaluation import tables
 
     content = _content(config)
-    with provenance.whole_folder(trained.folder) as folder:
+    with part(state, "results") as folder:
         text.write_whole(folder / "config.yaml", text.dump(content))
         trained.curves.to_parquet(folder / "curves.parquet", index=False)
         (folder / "rows.json").write_text(tables.to_json(trained.rows) + "\n")
@@ -301,6 +289,7 @@ def _write(
         (folder / "provenance.json").write_text(json.dumps(about, indent=2) + "\n")
         if tensorboard:
             events.write_curves(folder / "tensorboard", trained.curves)
+    finish(state, "results", trained.folder)
 
 
 def _about(name: str, run: Run, fixtures: list[Fixture]) -> dict[str, Any]:

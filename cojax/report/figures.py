@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cojax.inputs import InputError
+from cojax.report.style import COLOURS, GREY, METADATA
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from cojax.evaluation.truth import Truth
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-GREY = "#595959"
 FLOOR = 1e-4  # gaps below it are drawn on it: the axis is logarithmic
 
 
@@ -50,7 +49,7 @@ def gap_figure(rows: list[dict[str, Any]], curves: pd.DataFrame, path: str | Pat
         axis.set_visible(False)
     axes[0].set_ylabel("gap to the optimum, in units of V*")
     axes[0].legend(frameon=False, loc="center right", bbox_to_anchor=(1.0, 0.72))
-    figure.savefig(path, dpi=160)
+    figure.savefig(path, dpi=160, metadata=METADATA[".png"])
 
 
 def _draw_learner(

@@ -1,0 +1,94 @@
+"""Work in several sittings: where its state is kept until the results folder is written."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from cojax.fixtures import text
+from cojax.inputs import InputError
+
+
+def unfinished(folder: str | Path) -> Path:
+    """Where the state of the work is kept until its folder is written."""
+    folder = Path(folder)
+    return folder.with_name(f"{folder.name}.unfinished")
+
+
+@contextlib.contextmanager
+def claim(
+    folder: Path, content: dict[str, Any], resume: bool, read: Callable[[Path], dict[str, Any]]
+) -> Iterator[Path]:
+    """The state of the work described by ``content``, begun or found; nobody else may write it.
+
+    Args:
+        folder: the results folder to be.
+        content: all that decides the results, JSON data; kept as ``config.yaml``.
+        resume: whether to go on from a state that exists.
+        read: content of a ``config.yaml``.
+
+    Raises InputError, one line, where a state exists and ``resume`` is not asked for, where it is
+    of other work, or where another process is writing it.
+    """
+    state = unfinished(folder)
+    if not state.exists():
+        state.mkdir(parents=True)
+        text.write_whole(state / "config.yaml", text.dump(content))
+    elif not resume:
+        raise InputError(f"{state}: holds interrupted work; --resume it, or name another folder")
+    else:
+        _same_work(state, content, read)
+    with _lock(state):
+        yield state
+
+
+def _same_work(
+    state: Path, content: dict[str, Any], read: Callable[[Path], dict[str, Any]]
+) -> None:
+    file = state / "config.yaml"
+    if not file.exists():  # stopped before its first word
+        text.write_whole(file, text.dump(content))
+    for name, theirs in read(file).items():
+        if content.get(name) != theirs:
+            raise InputError(
+                f"{state}: of other work: {name}: expected {theirs}, got {content.get(name)}"
+            )
+
+
+@contextlib.contextmanager
+def _lock(state: Path) -> Iterator[None]:
+    """Hold a lock that ends with this process, however it ends."""
+    try:
+        import fcntl
+    except ImportError:  # no such locks on this system
+        yield
+        return
+    with (state / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise InputError(f"{state}: another process is writing there") from None
+        yield
+
+
+@contextlib.contextmanager
+def part(state: Path, name: str) -> Iterator[Path]:
+    """A folder to fill inside the state, which becomes ``state/name`` at the end or never.
+
+    What an earlier sitting left of it is removed first.
+    """
+    temporary = state / f"{name}.new"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    yield temporary
+    os.rename(temporary, state / name)
+
+
+def finish(state: Path, name: str, folder: Path) -> None:
+    """Let ``state/name`` become the results folder, and remove the state."""
+    os.rename(state / name, folder)
+    shutil.rmtree(state)

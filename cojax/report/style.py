@@ -1,0 +1,86 @@
+"""How figures look: colours that colour-blind readers can tell apart, sizes that fit a column."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+COLUMN, PAGE = 3.4, 7.0  # inches: one column, and both
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # Okabe and Ito
+MARKERS = ("o", "s", "^", "D", "v", "P")
+GREY = "#595959"
+GRID = "#E5E5E5"
+# Nothing in a file says when it was written: the same results give the same files.
+METADATA: dict[str, dict[str, Any]] = {
+    ".pdf": {"CreationDate": None, "ModDate": None},
+    ".svg": {"Date": None},
+    ".png": {"Software": None},
+}
+SETTINGS: dict[Any, Any] = {
+    "font.size": 8.0,
+    "axes.titlesize": 8.5,
+    "axes.labelsize": 8.0,
+    "xtick.labelsize": 7.5,
+    "ytick.labelsize": 7.5,
+    "legend.fontsize": 7.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "pdf.fonttype": 42,  # fonts that can be edited and searched
+    "svg.hashsalt": "cojax",
+    "hatch.linewidth": 0.6,
+}
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """Settings of all figures, for what is drawn and saved inside."""
+    import matplotlib
+
+    with matplotlib.rc_context(SETTINGS):
+        yield
+
+
+def figure(width: float, height: float) -> Any:
+    """An empty figure, in inches."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def save(drawing: Any, stem: Path) -> None:
+    """Write ``stem.pdf`` and ``stem.png``."""
+    for suffix, options in ((".pdf", {}), (".png", {"dpi": 200})):
+        drawing.savefig(stem.with_suffix(suffix), metadata=METADATA[suffix], **options)
+
+
+def colour(index: int) -> str:
+    """The colour of the index-th series."""
+    return COLOURS[index % len(COLOURS)]
+
+
+def marker(index: int) -> str:
+    """The marker of the index-th series."""
+    return MARKERS[index % len(MARKERS)]
+
+
+def thousands(axis: Any) -> None:
+    """Environment steps on the x axis, in thousands or millions."""
+
+    def label(x: float, _: int) -> str:
+        return f"{x / 1e6:g}M" if abs(x) >= 1e6 else f"{x / 1e3:g}k" if x else "0"
+
+    axis.xaxis.set_major_formatter(label)
+    axis.set_xlabel("environment steps")
+
+
+def legend_above(drawing: Any, axis: Any, columns: int) -> None:
+    """One legend for the whole figure, above the panels."""
+    handles, labels = axis.get_legend_handles_labels()
+    drawing.legend(handles, labels, loc="outside upper center", ncols=columns, frameon=False)
+
+
+def upper(names: Sequence[str]) -> list[str]:
+    """Names of algorithms as they are written."""
+    return [name.upper() for name in names]

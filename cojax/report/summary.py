@@ -1,0 +1,204 @@
+"""What an experiment says, over its systems: the paper's Table I and the exact gap beside it."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cached_property
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cojax.evaluation.aggregates import aggregate, scores
+from cojax.evaluation.result import WORST, Evaluation
+from cojax.evaluation.targets import average_runtime, steps_to_targets
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TARGETS = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01)
+NUM_RESAMPLES = 2000
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+    """An experiment as tables and figures need it.
+
+    Attributes:
+        name: of the experiment; the paper's Table I is looked up by it.
+        learners: names of the algorithms, in order.
+        fixtures: fixtures, in the order of the evaluations.
+        evaluations: one for each shape of fixture.
+        curves: see ``experiments.runner.Outcome``.
+    """
+
+    name: str
+    learners: tuple[str, ...]
+    fixtures: tuple[Any, ...]
+    evaluations: tuple[Evaluation, ...]
+    curves: pd.DataFrame
+
+    @classmethod
+    def of(cls, outcome: Any) -> Summary:
+        """The summary of the outcome of an experiment."""
+        by_id = {one.id: one.fixture for one in outcome.systems}
+        return cls(
+            outcome.experiment.name,
+            tuple(algorithm.name for algorithm in outcome.experiment.algorithms),
+            tuple(by_id[name] for e in outcome.evaluations for name in e.fixtures),
+            tuple(outcome.evaluations),
+            outcome.curves,
+        )
+
+    def scores(self, policy: str, metric: str) -> np.ndarray:
+        """Scores over all fixtures, (F, S, N), in the metric's own sign; failures ±inf."""
+        sign = 1.0 if WORST[metric] > 0 else -1.0
+        return sign * np.concatenate([scores(e, metric)[policy] for e in self.evaluations])
+
+    def runs(self, policy: str, metric: str) -> np.ndarray:
+        """Mean over the completed trials of each run, (F, S); NaN where none was completed."""
+        x = self.scores(policy, metric)
+        completed = np.isfinite(x)
+        with np.errstate(invalid="ignore"):
+            return np.where(completed, x, 0.0).sum(axis=-1) / completed.sum(axis=-1)
+
+    def failures(self, policy: str) -> np.ndarray:
+        """Share of failed trials of each run, (F, S)."""
+        return (~np.isfinite(self.scores(policy, "suboptimality"))).mean(axis=-1)
+
+    @cached_property
+    def panels(self) -> dict[str, list[int]]:
+        """Indices of fixtures by size: the links of an arm, the modules of a vehicle, or d."""
+        found: dict[str, list[int]] = {}
+        for index, fixture in enumerate(self.fixtures):
+            sizes = [
+                f"{name} = {fixture.knobs[name]}" for name in ("n", "K") if name in fixture.knobs
+            ]
+            found.setdefault(sizes[0] if sizes else f"d = {fixture.state_dim}", []).append(index)
+        return found
+
+    @cached_property
+    def settings(self) -> tuple[str, ...]:
+        """What a fixture is beside its size, for each: its p, and the preset of a vehicle."""
+        return tuple(_setting(fixture) for fixture in self.fixtures)
+
+
+def _setting(fixture: Any) -> str:
+    words = fixture.id.split("-")
+    preset = words[2] if fixture.family == "NVDEx" and len(words) > 2 else ""
+    return f"{fixture.p:.3g}" + (f"\n{preset}" if preset.isalpha() else "")
+
+
+def interval_of_runs(runs: np.ndarray, seed: int = 0) -> tuple[float, float, float]:
+    """Mean of runs (F, S) without NaN, and its 95% interval over fixtures and seeds, percentile."""
+    F, S = runs.shape
+    rng = np.random.default_rng(seed)
+    fixtures = rng.integers(0, F, (NUM_RESAMPLES, F, 1))
+    seeds = rng.integers(0, S, (NUM_RESAMPLES, 1, S))
+    if np.isnan(runs).all():
+        return float("nan"), float("nan"), float("nan")
+    drawn = runs[fixtures, seeds].reshape(NUM_RESAMPLES, -1)
+    drawn = drawn[~np.isnan(drawn).all(axis=1)]
+    low, high = np.quantile(np.nanmean(drawn, axis=1), [0.025, 0.975])
+    return float(np.nanmean(runs)), float(low), float(high)
+
+
+def table_one(summary: Summary) -> pd.DataFrame:
+    """A row an algorithm: OptGap and Regret by the paper's definitions, ours beside the paper's,
+    then mean, median and IQM of the exact gap in units of V*, and the failed trials.
+
+    Intervals are 95%, over fixtures, seeds and, for the exact gap, trials. The paper's measures are
+    means over completed trials; the exact gap counts a failed run as infinite.
+    """
+    import pandas as pd
+
+    theirs = _published(summary.name)
+    rows = []
+    for algorithm in summary.learners:
+        row: dict[str, Any] = {"experiment": summary.name, "algorithm": algorithm}
+        for name, metric in (("optgap", "paper_optgap"), ("regret", "paper_regret")):
+            row |= _cells(name, interval_of_runs(summary.runs(algorithm, metric)))
+            published = theirs.get(algorithm, {})
+            row |= {f"paper_{name}_{k}": published.get(f"{name}_{k}") for k in ("mean", "lo", "hi")}
+        x = summary.scores(algorithm, "relative_suboptimality")
+        for statistic in ("mean", "median", "iqm"):
+            row |= _cells(f"gap_{statistic}", aggregate(x, statistic))
+        row["failed_trials"] = int((~np.isfinite(x)).sum())
+        row["trials"] = int(x.size)
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def _cells(name: str, interval: Any) -> dict[str, float]:
+    parts = ("", "_lo", "_hi")
+    return {f"{name}{part}": float(v) for part, v in zip(parts, interval, strict=True)}
+
+
+def _published(experiment: str) -> dict[str, dict[str, float]]:
+    """The paper's Table I for one experiment, by algorithm; empty where it has none."""
+    import pandas as pd
+
+    with resources.files("cojax.report").joinpath("paper_table_1.csv").open() as file:
+        table = pd.read_csv(file)
+    rows = table.to_dict("records")
+    chosen = [row for row in rows if row["experiment"].lower() == experiment.lower()]
+    return {row["algorithm"].lower(): row for row in chosen}
+
+
+def systems_table(summary: Summary) -> pd.DataFrame:
+    """A row a fixture and algorithm: exact gap, OptGap, Regret and discounted reward, means over
+    seeds and trials, and the failed trials.
+    """
+    import pandas as pd
+
+    rows = []
+    for f, fixture in enumerate(summary.fixtures):
+        for algorithm in summary.learners:
+            row: dict[str, Any] = {"fixture": fixture.id, "algorithm": algorithm}
+            x = summary.scores(algorithm, "relative_suboptimality")[f]
+            row["gap"] = float(x.mean())
+            row["gap_best_seed"], row["gap_worst_seed"] = (
+                float(x.mean(axis=-1).min()),
+                float(x.mean(axis=-1).max()),
+            )
+            for name in ("paper_optgap", "paper_regret", "discounted_return"):
+                runs = summary.runs(algorithm, name)[f]
+                row[name] = float(np.nanmean(runs)) if np.isfinite(runs).any() else float("nan")
+            row["failed_trials"] = int((~np.isfinite(x)).sum())
+            row["trials"] = int(x.size)
+            rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def hits(summary: Summary, algorithm: str, targets: Any = TARGETS) -> tuple[np.ndarray, float]:
+    """Steps at which each run first met each target, (runs, targets), and the budget in steps."""
+    of_learner = summary.curves[summary.curves["algorithm"] == algorithm]
+    table = of_learner.pivot_table(
+        index=["fixture", "seed"],
+        columns="timesteps",
+        values="relative_suboptimality",
+        dropna=False,
+    )
+    steps = table.columns.to_numpy()
+    return steps_to_targets(steps, table.to_numpy(), targets), float(steps[-1])
+
+
+def targets_table(summary: Summary) -> pd.DataFrame:
+    """A row an algorithm and target: the share of runs that met it, and the average runtime aRT."""
+    import pandas as pd
+
+    rows = []
+    for algorithm in summary.learners:
+        met, budget = hits(summary, algorithm)
+        runtime = average_runtime(met, budget)
+        for k, target in enumerate(TARGETS):
+            share = float(np.isfinite(met[:, k]).mean())
+            rows.append(
+                {
+                    "algorithm": algorithm,
+                    "gap": target,
+                    "runs_that_met_it": share,
+                    "aRT_steps": float(runtime[k]),
+                }
+            )
+    return pd.DataFrame(rows)
