@@ -106,9 +106,10 @@ def test_a_run_that_fails_while_writing_resumes_to_the_same_files(finished, tmp_
         raise OSError("disk full")
 
     experiment = load_experiment(str(finished[0] / "small.yaml"))
-    with monkeypatch.context() as patched, pytest.raises(OSError, match="disk full"):
+    with monkeypatch.context() as patched:
         patched.setattr(write, "gap_figure", fail)
-        run_experiment(experiment, tmp_path / "out")
+        with pytest.raises(OSError, match="disk full"):
+            run_experiment(experiment, tmp_path / "out")
     assert [e.name for e in tmp_path.iterdir()] == ["out.unfinished"]
     with pytest.raises(InputError, match="holds interrupted work"):
         run_experiment(experiment, tmp_path / "out")
@@ -142,9 +143,10 @@ def test_a_run_stopped_in_training_resumes_to_the_same_files(finished, tmp_path,
         return Stopped()
 
     prepare = runner.prepare
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patched:
         patched.setattr(runner, "prepare", stop_in_the_second)
-        run_experiment(experiment, tmp_path / "out")
+        with pytest.raises(KeyboardInterrupt):
+            run_experiment(experiment, tmp_path / "out")
     state = tmp_path / "out.unfinished"
     assert {"ppo-0", "ppo-1.state"} <= {e.name for e in state.iterdir()}
     counted = []

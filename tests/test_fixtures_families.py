@@ -130,3 +130,15 @@ def test_fixture_of_a_linear_system_rebuilds_it_bit_for_bit():
 def test_unusable_arguments_are_refused(build, said):
     with pytest.raises(InputError, match=said):
         build()
+
+
+@pytest.mark.parametrize("name", ["unicycle", "point-mass", "manipulator-n2"])
+def test_a_box_without_bound_holds_the_optimal_actions_of_the_path(name):
+    # at the fixed start of the first two the optimal action is 0
+    params = load_fixture(name).params
+    s, largest = params.initial_state.sample(jax.random.key(0)), 0.0
+    for k in range(64):
+        optimum = params.system.optimum(s)
+        largest = max(largest, float(abs(optimum.action).max()))
+        s = optimum.next_mean + params.system.sample_noise(s, jax.random.key(k))
+    assert largest < float(params.action_limit.min()) < 100.0 * largest

@@ -49,8 +49,8 @@ def env_params(
         initial_state: the law of s_0.
         max_steps_in_episode: the horizon T, >= 1.
         action_limit: the box [-limit, limit], a number or one for each action; None for no bound
-            (the action space is then a box of four times the largest optimal action met on draws
-            of the initial law, and not enforced).
+            (the action space is then a box of four times the largest optimal action met on the
+            first steps under π* from draws of the initial law, and not enforced).
         terminal_value: "none" (the paper's time limit) or "optimal": see :class:`ConverseEnv`.
         divergence_radius: of the guard, in the norm sqrt(V*(s) - b); by default 10⁴ times the
             root mean square of that norm over the initial law.
@@ -98,13 +98,23 @@ def _padded(system: System) -> System:
 
 @jax.jit
 def scales(system: System, law: InitialLaw) -> tuple[jax.Array, jax.Array]:
-    """Over 1,024 fixed draws of s_0: rms of sqrt(V* - b), and the largest |a*_i|."""
+    """Over 1,024 fixed draws of s_0: rms of sqrt(V* - b), and the largest |a*_i| in them and in 16
+    of them over the next 64 steps under π*: where s_0 is fixed, a* can be 0 there.
+    """
     keys = jax.random.split(jax.random.key(0, impl="threefry2x32"), 1024)
     s = jax.vmap(law.sample)(keys)
     excess = jax.vmap(system.value)(s) - system.offset
     actions = jax.vmap(lambda x: system.optimum(x).action)(s)
+
+    def follow(x, key):
+        optimum = jax.vmap(system.optimum)(x)
+        noise = jax.vmap(system.sample_noise)(x, jax.random.split(key, x.shape[0]))
+        return optimum.next_mean + noise, jnp.abs(optimum.action).max()
+
+    _, largest = jax.lax.scan(follow, s[:16], keys[:64])
+    largest = jnp.maximum(jnp.abs(actions).max(), largest.max())
     floor = jnp.maximum(system.offset, jnp.finfo(excess.dtype).tiny)
-    return jnp.sqrt(jnp.maximum(jnp.mean(excess), floor)), jnp.abs(actions).max()
+    return jnp.sqrt(jnp.maximum(jnp.mean(excess), floor)), largest
 
 
 def make(name: str, **options: Any) -> tuple[ConverseEnv, EnvParams]:

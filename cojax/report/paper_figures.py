@@ -46,6 +46,7 @@ def training_dynamics(summary: Summary) -> Any:
     left.set(ylabel="- stage reward while training", title=name)
     if not np.isfinite(of_fixture["stage_reward"].to_numpy()).any():
         left.text(0.5, 0.5, "no episode ended", transform=left.transAxes, ha="center", color=GREY)
+        left.set(xlim=right.get_xlim(), yticks=[])
     seeds = len(set(of_fixture["seed"]))
     right.set(ylabel="gap, in units of V*", title=f"{seeds} seeds, common streams")
     left.invert_yaxis()  # more reward is up
@@ -78,7 +79,7 @@ def heatmaps(summary: Summary) -> Any:
             axis = axes[line, column]
             cmap = "cividis" if line == 0 else "cividis_r"
             image = axis.imshow(
-                shades[column], cmap=cmap, vmin=low, vmax=high + 1e-9, aspect="auto"
+                shades[column], cmap=cmap, vmin=low, vmax=max(high, low + 0.1), aspect="auto"
             )
             annotate(axis, tables[column], shades[column], low, high, dark_is_low=line == 0)
             label_cells(axis, summary, indices, column == 0, line == 1)
@@ -113,7 +114,7 @@ def annotate(
         if np.isnan(value):
             text, tone = "failed", 0.5
         else:
-            text = f"{value:.2g}"
+            text = f"{float(f'{value:.2g}'):g}"
             tone = (shades[row, column] - low) / max(high - low, 1e-9)
         dark = tone < 0.5 if dark_is_low else tone > 0.5
         ink = "white" if dark and not np.isnan(value) else "black"

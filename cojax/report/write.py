@@ -92,8 +92,9 @@ def write_report_files(outcome: Any, folder: Path) -> None:
     """
     summary = Summary.of(outcome)
     experiment = outcome.experiment
-    command = f"cojax run {experiment.name}"
-    command += f" --scale {experiment.scale}" if experiment.scale else ""
+    command = "cojax run config.yaml"
+    if experiment.scale:  # of a shipped experiment
+        command = f"cojax run {experiment.name} --scale {experiment.scale}"
     with style.style():
         gap_figure(outcome.rows, outcome.curves, folder / "figure.png")
     for kind, entries in (("tables", TABLES), ("figures", FIGURES)):
