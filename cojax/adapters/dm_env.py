@@ -6,7 +6,9 @@ env = Environment("ConverseArm-v0", n=4, p=0.8, random_state=0)
 
 from __future__ import annotations
 
+# Where the library is missing, its name is this very file's to a type checker.
 # pyright: reportMissingImports=false, reportIncompatibleMethodOverride=false
+# pyright: reportAttributeAccessIssue=false, reportGeneralTypeIssues=false
 from typing import Any
 
 import numpy as np
