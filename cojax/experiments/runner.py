@@ -21,7 +21,7 @@ from cojax.evaluation.result import METRICS
 from cojax.experiments.config import Algorithm, Experiment, load_experiment
 from cojax.experiments.progress import names, stage
 from cojax.experiments.regimes import System, systems
-from cojax.experiments.sittings import claim, finish, part
+from cojax.experiments.sittings import claim, finish, part, unfinished
 from cojax.experiments.training import arguments
 from cojax.families import FAMILIES
 from cojax.fixtures import text
@@ -82,7 +82,7 @@ def run_experiment(experiment: Experiment, folder: str | Path, *, resume: bool =
             check(algorithm.name, experiment.on(algorithm, family))
     for name in experiment.evaluation.policies:
         policy_from_text(name)
-    fresh = not folder.with_name(f"{folder.name}.unfinished").exists()
+    fresh = not unfinished(folder).exists()
     with claim(folder, _content(experiment), resume, _read_content) as state:
         try:
             outcome = _run(experiment, everything, folder, state)
