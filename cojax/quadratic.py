@@ -32,8 +32,10 @@ PARAMETERIZATIONS = ("metric", "sqrt")
 class Geometry(abc.ABC):
     """What a family adds to the construction: input map and rotation field.
 
-    Implementations are pytrees: knobs are leaves (swept), dimensions static. ``knobs`` names
-    the leaves that :func:`rebuild` may change.
+    Implementations are pytrees: knobs are leaves (swept), dimensions static.
+    :func:`cojax.rebuild` changes knobs. Methods are of one state s (d,), action a (m,), vectors x
+    and v (d,), and the control strength p, (); ``build`` makes the system of a family, and
+    ``initial_law(dtype)`` is the law of s_0.
     """
 
     family: ClassVar[str]
@@ -80,21 +82,37 @@ class QuadraticGaussian(System):
     """A QG system. Build it with :func:`build` or a family's ``build``; change it by
     :func:`rebuild`, since most leaves are derived from others.
 
-    Symmetric matrices are (d, d), or (d,) where they are diagonal.
+    Symmetric matrices are (d, d), or (d,) where they are diagonal. Methods are of one state s
+    (d,), action a or deviation delta = a - a* (m,), and mean next state z (d,).
+
+    Attributes:
+        geometry: g and S.
+        P: of the value.
+        Q: of the cost of states.
+        R: (m, m) or (m,), of the cost of actions.
+        gamma: (), discount.
+        p: (), control strength.
+        noise: the law of w.
+        offset: (), b; derived in float64 when built, as all that follow.
+        P_minus_Q: P - Q.
+        root: (P - Q)^{1/2}.
+        A: P⁻¹/γ, the constant part of M.
+        R_inverse: R⁻¹.
+        inverse_root: how M^{-1/2} u is computed.
+        parameterization: "metric" (MN) or "sqrt" (SR).
     """
 
     geometry: Geometry
-    P: jax.Array  # (d, d) or (d,)
-    Q: jax.Array  # (d, d) or (d,)
-    R: jax.Array  # (m, m) or (m,)
+    P: jax.Array
+    Q: jax.Array
+    R: jax.Array
     gamma: jax.Array
     p: jax.Array
     noise: Noise
-    # derived, in float64, when built
-    offset: jax.Array  # b
-    P_minus_Q: jax.Array  # (d, d) or (d,)
-    root: jax.Array  # (P - Q)^{1/2}
-    A: jax.Array  # P⁻¹/γ, the constant part of M
+    offset: jax.Array
+    P_minus_Q: jax.Array
+    root: jax.Array
+    A: jax.Array
     R_inverse: jax.Array
     inverse_root: linalg.InverseRoot
     parameterization: Parameterization = struct.field(pytree_node=False, default="metric")
@@ -167,14 +185,14 @@ class QuadraticGaussian(System):
         return radius * jnp.sqrt(self.gamma * diagonal)
 
     def sample_noise(self, s, key):
-        """One draw of w, shape (d,)."""
+        """One draw of w by a ``key``, shape (d,)."""
         return self.noise.sample(key, s)
 
 
 def build_family(
     geometry: Geometry, *, P: Any, Q: Any, share: float, **rest: Any
 ) -> QuadraticGaussian:
-    """:func:`build` with Q = share · P where Q is not given."""
+    """:func:`build` with Q = share · P where Q is not given; ``rest`` are its other arguments."""
     P = inputs.symmetric("P", np.asarray(P), geometry.state_dim)
     return build(geometry, P=P, Q=share * P if Q is None else np.asarray(Q), **rest)
 
@@ -184,7 +202,7 @@ _GUARDED = frozenset(field.name for field in dataclasses.fields(QuadraticGaussia
 
 
 def _guarded_replace(self: QuadraticGaussian, **changes: Any) -> QuadraticGaussian:
-    """Refuse to replace leaves that others are derived from; raises ValueError."""
+    """Refuse ``changes`` of leaves that others are derived from; raises ValueError."""
     names = sorted(changes)
     raise inputs.InputError(
         f"{', '.join(names)}: other leaves of a system depend on it; "
@@ -268,8 +286,8 @@ def rebuild(system: QuadraticGaussian, **changes: Any) -> QuadraticGaussian:
     """The same system with some of P, Q, R, gamma, p, Sigma, parameterization, dtype or the
     geometry's knobs changed, and everything that depends on them derived again.
 
-    What is not named stays as it is: in the homotopy over p, P, Q and R are held (paper, §VI).
-    The leaves are taken at the precision they have: rebuild a float64 system where the last
+    ``changes`` are given by name. What is not named stays as it is: in the homotopy
+    over p, P, Q and R are held (paper, §VI). The leaves are taken at the precision they have: rebuild a float64 system where the last
     digits matter. Raises ValueError for an unknown name or an unusable value.
     """
     if jnp.ndim(system.gamma):
@@ -303,7 +321,10 @@ def _subtract(P: np.ndarray, Q: np.ndarray) -> np.ndarray:
 
 
 def constant_D(geometry: Geometry, p: float, R_inverse: np.ndarray) -> np.ndarray:
-    """p² g R⁻¹ gᵀ of a constant g, (d, d), or (d,) where it is diagonal."""
+    """p² g R⁻¹ gᵀ of a ``geometry`` with constant g, (d, d), or (d,) where it is diagonal.
+
+    p is the control strength, and ``R_inverse`` R⁻¹, (m, m) or (m,).
+    """
     with precision.x64():
         s = jnp.zeros(geometry.state_dim)
         eye = jnp.eye(geometry.action_dim)

@@ -58,12 +58,12 @@ def stream_key(root: int | jax.Array, instance: int | jax.Array) -> jax.Array:
 
 
 def stream_keys(root: int | jax.Array, num: int, first: int = 0) -> jax.Array:
-    """Keys of instances first … first + num - 1, shape (num,)."""
+    """Keys of instances first … first + num - 1 under ``root``, a seed or a key; shape (num,)."""
     return jax.vmap(lambda i: stream_key(root, i))(jnp.arange(first, first + num, dtype=jnp.uint32))
 
 
 def episode_key(stream: jax.Array, episode: int | jax.Array) -> jax.Array:
-    """The key of one episode of an instance."""
+    """The key of one episode, its number, of the instance whose key is ``stream``."""
     return jax.random.fold_in(stream, episode)
 
 
@@ -78,7 +78,7 @@ def noise_root(episode: jax.Array) -> jax.Array:
 
 
 def noise_key(episode: jax.Array, step: int | jax.Array) -> jax.Array:
-    """The key that draws w_step of an episode."""
+    """The key that draws w_k, k = ``step``, in the episode whose key is ``episode``."""
     return jax.random.fold_in(noise_root(episode), step)
 
 

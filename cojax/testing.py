@@ -112,12 +112,12 @@ class Probe:
     tolerance: float
 
     def keys(self, stage: int, num: int) -> jax.Array:
-        """Keys (num,) of a stage of the test."""
+        """Keys (num,) of a ``stage`` of the test, a number."""
         root = jax.random.key(self.seed, impl="threefry2x32")
         return jax.random.split(jax.random.fold_in(root, stage), num)
 
     def actions(self, stage: int, num: int) -> jax.Array:
-        """Random actions (num, m) of the action space."""
+        """Random actions (num, m) of the action space, from the keys of a ``stage``."""
         return jax.vmap(self.env.action_space(self.params).sample)(self.keys(stage, num))
 
     def lasting(self, steps: int) -> Any:

@@ -31,6 +31,12 @@ class FiveValues:
     Spaces have Python floats as bounds, which such learners keep in static fields; they are those
     of the params that the adapter was made with, in the units of the system.
 
+    Args:
+        env: an environment on the gymnax 1.0 contract.
+        params: its params, and the default of every ``params`` below.
+
+    ``key``, ``state`` and ``action`` (m,) are those of :class:`cojax.envs.ConverseEnv`.
+
     Raises InputError, one line, for an action space that is no Box with one bound.
     """
 

@@ -32,6 +32,7 @@ class ActionBox(spaces.Box):
     """A Box of actions that knows the factor to the units of the system.
 
     Attributes:
+        low, high: (m,) float32, the bounds of the actions that Gymnasium sees.
         scale: (m,) float32; the system is given ``scale * action``.
     """
 
@@ -243,7 +244,7 @@ class VectorEnv(gymnasium.vector.VectorEnv):
         return tuple(picture(self._batch.member(i)[0], s) for i, s in enumerate(self._obs))
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Nothing is held open."""
+        """Nothing is held open; ``kwargs`` are ignored."""
 
     def _require_open(self) -> None:
         if self.closed:
@@ -251,20 +252,31 @@ class VectorEnv(gymnasium.vector.VectorEnv):
 
 
 def make_env(family: str, **options: Any) -> Env:
-    """What ``gymnasium.make("cojax/FAMILY-v0", ...)`` calls."""
+    """What ``gymnasium.make("cojax/FAMILY-v0", ...)`` calls; ``options`` are those of :class:`Env`,
+    the ``family``'s own among them.
+    """
     return Env(f"{family}-v0", **options)
 
 
 def make_vector_env(family: str, num_envs: int = 1, **options: Any) -> VectorEnv:
-    """What ``gymnasium.make_vec("cojax/FAMILY-v0", num_envs=N, ...)`` calls."""
+    """What ``gymnasium.make_vec("cojax/FAMILY-v0", num_envs=N, ...)`` calls.
+
+    ``options`` are those of :class:`VectorEnv`, the ``family``'s own among them.
+    """
     return VectorEnv(f"{family}-v0", num_envs, **options)
 
 
 def make_fixture(name: str, **options: Any) -> Env:
-    """What ``gymnasium.make("cojax/Fixture-v0", name="arm-n4-p0.80-s7")`` calls."""
+    """What ``gymnasium.make("cojax/Fixture-v0", name="arm-n4-p0.80-s7")`` calls.
+
+    ``options`` are those of :class:`Env`.
+    """
     return Env(name, **options)
 
 
 def make_fixture_vector_env(name: str, num_envs: int = 1, **options: Any) -> VectorEnv:
-    """What ``gymnasium.make_vec("cojax/Fixture-v0", num_envs=N, name=...)`` calls."""
+    """What ``gymnasium.make_vec("cojax/Fixture-v0", num_envs=N, name=...)`` calls.
+
+    ``options`` are those of :class:`VectorEnv`.
+    """
     return VectorEnv(name, num_envs, **options)

@@ -123,24 +123,33 @@ class VecEnv(vec_env.VecEnv):
         return [picture(self._batch.member(i)[0], s) for i, s in enumerate(self._obs)]
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
-        """An attribute, the same for every environment; ``params`` is each one's own."""
+        """The attribute ``attr_name``, the same for every environment.
+
+        ``params`` is each one's own. ``indices`` chooses environments: a number, several, or None for all.
+        """
         chosen = list(self._get_indices(indices))
         if attr_name == "params":
             return [self._batch.member(i)[0] for i in chosen]
         return [getattr(self, attr_name)] * len(chosen)
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
-        """Refused: the environments are one program."""
+        """Refused: the environments are one program, so ``attr_name`` has no ``value`` to take at
+        ``indices``. Raises InputError.
+        """
         raise InputError(f"{attr_name}: an attribute cannot be set; make another VecEnv")
 
     def env_method(
         self, method_name: str, *method_args: Any, indices: Any = None, **method_kwargs: Any
     ) -> list[Any]:
-        """Refused: the environments are one program."""
+        """Refused: the environments are one program, and ``method_name`` cannot be called with
+        ``method_args`` and ``method_kwargs`` at ``indices``. Raises InputError.
+        """
         raise InputError(f"{method_name}: there are no single environments to call it on")
 
     def env_is_wrapped(self, wrapper_class: type, indices: Any = None) -> list[bool]:
-        """Whether environments are wrapped: none is. Episodes are recorded as a Monitor would."""
+        """Whether environments ``indices`` are wrapped in ``wrapper_class``: none is, but episodes
+        are recorded as a Monitor would, so for that the answer is yes.
+        """
         return [wrapper_class.__name__ == "Monitor"] * len(list(self._get_indices(indices)))
 
     def _require_open(self) -> None:

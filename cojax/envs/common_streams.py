@@ -63,7 +63,7 @@ class CommonStreams(environment.Environment):
         return _reset(self, key, self.default_params if params is None else params)
 
     def step(self, key, state, action, params=None):
-        """One transition; ``key`` is ignored."""
+        """One transition under ``action`` (m,); ``key`` is ignored."""
         del key
         return _step(self, state, action, self.default_params if params is None else params)
 

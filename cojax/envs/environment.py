@@ -28,23 +28,37 @@ TERMINAL_VALUES = ("none", "optimal")
 
 @struct.dataclass
 class EnvState(environment.EnvState):
-    """The state of an episode."""
+    """The state of an episode.
 
-    time: jax.Array  # () int32, steps taken
-    s: jax.Array  # (d,)
+    Attributes:
+        time: () int32, steps taken.
+        s: (d,), the state of the system.
+    """
+
+    time: jax.Array
+    s: jax.Array
 
 
 @struct.dataclass(kw_only=True)
 class EnvParams(environment.EnvParams):
     """One problem: a system, where it starts, and how an episode ends. Every field but the last
     two is a leaf, and may differ between the members of a stacked batch.
+
+    Attributes:
+        max_steps_in_episode: () int32, the horizon T.
+        system: f, G, c, the noise and their optimum.
+        initial_state: the law of s_0.
+        action_limit: (m,), the box [-limit, limit], in the units of the actions.
+        divergence_radius: (); sqrt(V*(s) - b) beyond it ends the episode.
+        clip_actions: whether actions are clipped to the box.
+        terminal_value: "none", or "optimal" for a terminal cost V*: see :class:`ConverseEnv`.
     """
 
-    max_steps_in_episode: jax.Array  # () int32, the horizon T
+    max_steps_in_episode: jax.Array
     system: System
     initial_state: InitialLaw
-    action_limit: jax.Array  # (m,): the box [-limit, limit]
-    divergence_radius: jax.Array  # (): sqrt(V*(s) - b) beyond it ends the episode
+    action_limit: jax.Array
+    divergence_radius: jax.Array
     clip_actions: bool = struct.field(pytree_node=False, default=True)
     terminal_value: Literal["none", "optimal"] = struct.field(pytree_node=False, default="none")
 
@@ -67,6 +81,12 @@ class ConverseEnv(environment.Environment[EnvState, EnvParams]):
     With ``terminal_value="none"`` (the paper) the time limit sets ``truncated`` alone. With
     ``"optimal"`` it is the end of a finite-horizon problem with terminal cost V*: it sets
     ``terminated`` and -γ V*(s_T) is added to the reward; the optimal value is V* at every T.
+
+    Args:
+        params: the default of every ``params`` below: a problem, :class:`EnvParams`.
+
+    Methods take ``key``, a key of JAX; ``state``, an :class:`EnvState`; and ``action``, (m,) in
+    the units of the system. They are of one environment: ``jax.vmap`` makes them of many.
     """
 
     _supports_transition_gradients = True
@@ -87,7 +107,7 @@ class ConverseEnv(environment.Environment[EnvState, EnvParams]):
 
     @property
     def default_params(self) -> EnvParams:
-        """The params the environment was made with."""
+        """The params the environment was made with; raises ValueError where there were none."""
         if self._params is None:
             raise ValueError("params: expected EnvParams; this environment was made without any")
         return self._params
@@ -101,7 +121,10 @@ class ConverseEnv(environment.Environment[EnvState, EnvParams]):
         return _reset(self, key, self.default_params if params is None else params)
 
     def step_env(self, key, state, action, params):
-        """One transition without the reset."""
+        """One transition without the reset: obs, state, reward, terminated, info.
+
+        Raises ValueError for an action of another shape than (m,).
+        """
         system = params.system
         action = jnp.asarray(action, system.gamma.dtype)
         if action.shape != (system.action_dim,):

@@ -34,9 +34,9 @@ NUM_RESAMPLES = 2000
 
 
 def scores(evaluation: Evaluation, metric: str = "relative_suboptimality") -> dict[str, np.ndarray]:
-    """Scores of each policy, (F, S, N); policies of several settings are named "policy (k)".
+    """Scores of each policy of an ``evaluation``, (F, S, N).
 
-    Metrics for which more is better change sign. Raises ValueError for an unknown metric.
+    Policies of several settings are named "policy (k)". Metrics for which more is better change sign. Raises ValueError for an unknown metric.
     """
     inputs.one_of("metric", metric, WORST)
     sign = 1.0 if WORST[metric] > 0 else -1.0
@@ -106,7 +106,15 @@ def performance_profile(
     num_resamples: int = NUM_RESAMPLES,
     seed: int = 0,
 ) -> Interval:
-    """Share of runs with a score <= τ, for each threshold τ, with pointwise percentile bands."""
+    """Share of runs with a score <= τ, for each threshold τ, with pointwise percentile bands.
+
+    Args:
+        x: scores (F, S, N); +inf for failures.
+        thresholds: τ, one or several, in the units of the scores.
+        confidence, num_resamples, seed: of the bootstrap over seeds, fixtures and trials.
+
+    Raises ValueError for scores that are empty or NaN.
+    """
     x = _checked(x)
     tau = np.atleast_1d(np.asarray(thresholds, np.float64))
     resampled = _flat(_resampled_runs(x, num_resamples, seed))
@@ -126,7 +134,8 @@ def probability_of_improvement(
     """P(X < Y) + P(X = Y)/2 for runs of two algorithms on one fixture, averaged over fixtures.
 
     x and y have shapes (F, S, N) and (F, S', N). Two failures tie. Fixtures and trials are
-    resampled for both alike, seeds apart. Raises ValueError where fixtures or trials differ.
+    resampled for both alike, seeds apart; ``confidence``, ``num_resamples`` and ``seed`` are those
+    of the bootstrap. Raises ValueError where fixtures or trials differ.
     """
     x, y = _checked(x), _checked(y)
     if x.shape[0] != y.shape[0] or x.shape[2] != y.shape[2]:
@@ -152,6 +161,11 @@ def pairwise(
     evaluation: Evaluation, metric: str = "suboptimality", *, confidence: float = CONFIDENCE
 ) -> list[dict[str, Any]]:
     """Every pair of policies on every fixture, paired by trial, with Holm's correction.
+
+    Args:
+        evaluation: what :func:`cojax.evaluate` gave.
+        metric: one of its metrics, in its units.
+        confidence: of the intervals; 1 - confidence is the level of ``verdict``.
 
     Each row holds the mean difference first - second with its interval, the p-value of a paired
     Student test over trials (over seed means where both have several seeds: Welch's test), the
@@ -279,7 +293,8 @@ def tolerance_interval(
 ) -> tuple[float, float]:
     """An interval that holds a share of all training seeds, with confidence, for normal scores.
 
-    mean ± k sd with Howe's factor k = z sqrt((S-1)(1 + 1/S)/χ²_{1-confidence, S-1}) (1969).
+    ``values`` are the scores of S seeds. The interval is mean ± k sd with Howe's factor (1969)
+    k = z sqrt((S-1)(1 + 1/S)/χ²_{1-confidence, S-1}).
     Raises ValueError for fewer than two seeds, or scores that are not finite.
     """
     values = np.asarray(values, np.float64)

@@ -27,8 +27,10 @@ class HostPolicy:
     name: str
 
     def actions(self, obs: np.ndarray, num_actions: int) -> np.ndarray:
-        """Actions (B, m) at observations (B, d); raises ValueError, one line, for another shape,
-        what is no number, and where the function fails.
+        """Actions (B, m), m = ``num_actions``, at observations ``obs`` (B, d).
+
+        Raises ValueError, one line, for another shape, what is no number, and where the function
+        fails.
         """
         try:
             actions = np.asarray(self.function(obs))

@@ -57,7 +57,11 @@ def regulator(system: System) -> tuple[np.ndarray, np.ndarray]:
 
 
 def lqr_gain(system: System) -> np.ndarray:
-    """K, shape (m, d), float64, of :func:`regulator`; raises ValueError as it does."""
+    """K, shape (m, d), float64: a = -K s is the discounted LQR of a system at the origin.
+
+    ``system`` is a :class:`cojax.system.System`; K is that of :func:`regulator`, and ValueError
+    is raised as there.
+    """
     return regulator(system)[1]
 
 

@@ -33,7 +33,13 @@ NEVER_NEGATIVE = {"suboptimality", "relative_suboptimality", "action_distance", 
 
 @dataclasses.dataclass(frozen=True)
 class Member:
-    """One policy that was run: a policy's name, and where it sits in its population."""
+    """One policy that was run: a policy's name, and where it sits in its population.
+
+    Attributes:
+        policy: its name, as tables call it.
+        hyperparameters: index of its setting; None where there is one alone.
+        seed: index of its training seed; None where there is one alone.
+    """
 
     policy: str
     hyperparameters: int | None = None

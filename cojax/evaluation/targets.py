@@ -39,9 +39,10 @@ def steps_to_targets(steps: Any, gaps: Any, targets: Any = LADDER) -> np.ndarray
 
 
 def average_runtime(hits: np.ndarray, budget: float) -> np.ndarray:
-    """aRT for each target from steps (runs, targets); inf where no run met it.
+    """aRT for each target from ``hits``, steps (runs, targets); inf where no run met it.
 
-    A run that failed spends its whole budget, in environment steps.
+    ``hits`` is what :func:`steps_to_targets` gives. A run that failed spends its
+    whole budget, in environment steps.
     """
     spent = np.minimum(hits, budget).sum(axis=0)
     met = np.isfinite(hits).sum(axis=0)
@@ -50,5 +51,9 @@ def average_runtime(hits: np.ndarray, budget: float) -> np.ndarray:
 
 
 def ecdf(hits: np.ndarray, at: Any) -> np.ndarray:
-    """Share of (run, target) pairs that were met within each number of steps in ``at``."""
+    """Share of (run, target) pairs that were met within each number of steps in ``at``.
+
+    ``hits`` is what :func:`steps_to_targets` gives, (runs, targets); the result has the shape of
+    ``at``.
+    """
     return np.array([np.mean(hits <= t) for t in np.atleast_1d(at)])

@@ -23,13 +23,21 @@ from cojax.noise import scatter
 
 @struct.dataclass
 class ConverseArm(quadratic.Geometry):
-    """Geometry of the arm. Angles in radians, velocities in radians a step."""
+    """Geometry of the arm. Angles in radians, velocities in radians a step.
 
-    alpha0: Any = 0.125  # gain of the velocity coupling α_i
-    beta0: Any = 0.1  # gain of the coupling between neighbours
+    Attributes:
+        alpha0: α0, gain of the velocity coupling α_i.
+        beta0: β0, gain of the coupling between neighbours.
+        kappa1, kappa2: κ1 and κ2, how soon the two couplings saturate.
+        g0: gravity-like bias.
+        n: joints.
+    """
+
+    alpha0: Any = 0.125
+    beta0: Any = 0.1
     kappa1: Any = 1.0
     kappa2: Any = 1.0
-    g0: Any = 0.8  # gravity-like bias
+    g0: Any = 0.8
     n: int = struct.field(pytree_node=False, default=4)
 
     family: ClassVar[str] = "ConverseArm"

@@ -22,7 +22,10 @@ from cojax.linalg import rotate
 
 @struct.dataclass
 class DoubleIntegrator(quadratic.Geometry):
-    """Geometry: a constant rotation by ``angle`` and the input column (b1, b2)."""
+    """Geometry: a constant rotation by ``angle`` and the input column (b1, b2).
+
+    States, actions and costs have no units; the angle φ is in radians.
+    """
 
     angle: Any = 0.0
     b1: Any = 0.00125

@@ -38,7 +38,15 @@ SETTINGS = {
 
 @struct.dataclass
 class Manipulator(quadratic.Geometry):
-    """Geometry of the manipulator. Radians, radians a second, seconds."""
+    """Geometry of the manipulator. Radians, radians a second, seconds.
+
+    Attributes:
+        joint_gain: a, of the rotation of each joint with its velocity.
+        gravity_gain: b, of its gravity-like part.
+        coupling_gain: c, of the coupling of neighbours.
+        dt: sampling step.
+        n: joints.
+    """
 
     joint_gain: Any = 0.35
     gravity_gain: Any = 0.5

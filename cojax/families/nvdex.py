@@ -41,12 +41,21 @@ PRESETS = {
 
 @struct.dataclass
 class NVDEx(quadratic.Geometry):
-    """Geometry of K vehicle modules. Positions in metres, angles in radians, τ in seconds."""
+    """Geometry of K vehicle modules. Positions in metres, angles in radians, τ in seconds.
 
-    alpha: Any = 0.04  # gain of the coupling between the velocities
+    Attributes:
+        alpha: α, gain of the coupling between the velocities.
+        kappa: κ, how soon the couplings saturate.
+        alpha_xy: gain of the cross-coupling of pose and velocity; 0 turns it off.
+        tau: τ, sampling step.
+        K: modules.
+        r_v, r_omega: depths of the chains of v and ω.
+    """
+
+    alpha: Any = 0.04
     kappa: Any = 0.2
-    alpha_xy: Any = 0.3  # gain of the cross-coupling of pose and velocity; 0 turns it off
-    tau: Any = 0.1  # sampling step
+    alpha_xy: Any = 0.3
+    tau: Any = 0.1
     K: int = struct.field(pytree_node=False, default=1)
     r_v: int = struct.field(pytree_node=False, default=1)
     r_omega: int = struct.field(pytree_node=False, default=1)

@@ -21,10 +21,16 @@ from cojax.linalg import rotate
 
 @struct.dataclass
 class PointMass(quadratic.Geometry):
-    """Geometry of the point mass. Metres, seconds."""
+    """Geometry of the point mass. Metres, seconds.
 
-    drive_gain: Any = 0.25  # of the coupling of position and velocity
-    turn_gain: Any = 0.20  # of the coupling of the two velocities
+    Attributes:
+        drive_gain: of b, the coupling of position and velocity.
+        turn_gain: c, of the coupling of the two velocities.
+        dt: sampling step.
+    """
+
+    drive_gain: Any = 0.25
+    turn_gain: Any = 0.20
     dt: Any = 0.08
 
     family: ClassVar[str] = "PointMass"

@@ -21,10 +21,16 @@ from cojax.noise import scatter
 
 @struct.dataclass
 class Unicycle(quadratic.Geometry):
-    """Geometry of the unicycle. Metres, radians, seconds."""
+    """Geometry of the unicycle. Metres, radians, seconds.
 
-    drive_gain: Any = 0.28  # of the coupling of position and speed
-    turn_gain: Any = 0.25  # of the coupling of the two velocities
+    Attributes:
+        drive_gain: of b, the coupling of position and speed.
+        turn_gain: c, of the coupling of the two velocities.
+        dt: sampling step.
+    """
+
+    drive_gain: Any = 0.28
+    turn_gain: Any = 0.25
     dt: Any = 0.1
 
     family: ClassVar[str] = "Unicycle"
