@@ -287,8 +287,9 @@ def rebuild(system: QuadraticGaussian, **changes: Any) -> QuadraticGaussian:
     geometry's knobs changed, and everything that depends on them derived again.
 
     ``changes`` are given by name. What is not named stays as it is: in the homotopy
-    over p, P, Q and R are held (paper, §VI). The leaves are taken at the precision they have: rebuild a float64 system where the last
-    digits matter. Raises ValueError for an unknown name or an unusable value.
+    over p, P, Q and R are held (paper, §VI). The leaves are taken at the precision they have:
+    rebuild a float64 system where the last digits matter. Raises ValueError for an unknown name or
+    an unusable value.
     """
     if jnp.ndim(system.gamma):
         raise inputs.InputError(

@@ -125,7 +125,8 @@ class VecEnv(vec_env.VecEnv):
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
         """The attribute ``attr_name``, the same for every environment.
 
-        ``params`` is each one's own. ``indices`` chooses environments: a number, several, or None for all.
+        ``params`` is each one's own. ``indices`` chooses environments: a number, several, or None
+        for all.
         """
         chosen = list(self._get_indices(indices))
         if attr_name == "params":

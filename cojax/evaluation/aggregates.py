@@ -36,7 +36,8 @@ NUM_RESAMPLES = 2000
 def scores(evaluation: Evaluation, metric: str = "relative_suboptimality") -> dict[str, np.ndarray]:
     """Scores of each policy of an ``evaluation``, (F, S, N).
 
-    Policies of several settings are named "policy (k)". Metrics for which more is better change sign. Raises ValueError for an unknown metric.
+    Policies of several settings are named "policy (k)". Metrics for which more is better change
+    sign. Raises ValueError for an unknown metric.
     """
     inputs.one_of("metric", metric, WORST)
     sign = 1.0 if WORST[metric] > 0 else -1.0
