@@ -13,8 +13,10 @@ import inspect
 import pkgutil
 import re
 import textwrap
+import tomllib
 import warnings
 from functools import cache, cached_property
+from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -260,3 +262,12 @@ def test_modules_say_what_they_are_and_refer_to_what_exists():
             except (AttributeError, ImportError):
                 broken.append(f"{found.name}: {reference}")
     assert not broken
+
+
+def test_one_version_everywhere():
+    root = Path(__file__).parents[1]
+    stated = tomllib.loads((root / "pyproject.toml").read_text())["project"]["version"]
+    readme = (root / "README.md").read_text()
+    assert stated == cojax.__version__
+    assert f"version = {{{stated}}}" in readme
+    assert f"**{stated}**" in readme.partition("## Changelog")[2]
