@@ -99,8 +99,15 @@ def test_life_of_an_environment(env):
     ("action", "words"),
     [
         (np.zeros(9), r"shape \(1, 1\), got \(1, 9\)"),
+        (np.zeros((1, 1)), r"shape \(1, 1\), got \(1, 1, 1\)"),
+        (0.0, r"shape \(1, 1\), got \(1,\)"),
         (np.array([np.nan]), "finite"),
+        (np.array([np.inf]), "finite"),
         (np.array(["left"]), "numbers"),
+        (np.array([True]), "of bool"),
+        (np.array([1j]), "of complex128"),
+        (None, "of object"),
+        ([[0.0], [0.0, 1.0]], "as many in every row"),
     ],
 )
 def test_bad_actions_are_one_line(env, action, words):
@@ -108,6 +115,79 @@ def test_bad_actions_are_one_line(env, action, words):
     with pytest.raises(ValueError, match=words) as caught:
         env.step(action)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int8", "int64", "uint8"])
+def test_numbers_of_every_dtype_are_one_action(env, dtype):
+    env.reset(seed=0)
+    expected = env.step(np.ones(1, np.float32))
+    env.reset(seed=0)
+    after, reward, _, _, info = env.step(np.ones(1, dtype))
+    np.testing.assert_array_equal(after, expected[0])
+    assert (after.dtype, reward, info["clipped"]) == (np.float32, expected[1], False)
+    env.reset(seed=0)
+    assert env.step([1])[1] == expected[1]
+
+
+def test_tensors_of_torch_are_actions(env, vector):
+    torch = pytest.importorskip("torch")
+    env.reset(seed=0)
+    expected = env.step(np.full(1, 0.5, np.float32))[0]
+    tensor = torch.full((1,), 0.5, requires_grad=True)
+    devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+    for device in devices:
+        for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
+            env.reset(seed=0)
+            np.testing.assert_array_equal(env.step(tensor.to(device, dtype))[0], expected)
+    vector.reset(seed=0)
+    assert vector.step(0.5 * torch.ones(3, 1))[0].dtype == np.float32
+    with pytest.raises(ValueError, match="finite"):
+        env.step(torch.full((1,), torch.nan))
+    with pytest.raises(ValueError, match=r"shape \(1, 1\), got \(1, 2\)"):
+        env.step(torch.zeros(2))
+
+
+def test_without_a_seed_draws_differ_and_with_one_they_repeat(params):
+    first, second = Env(params), Env(params)
+    assert np.abs(first.reset()[0] - second.reset()[0]).max() > 0.0  # by chance, as Gymnasium does
+    follow = [(env.reset(seed=4)[0], env.reset()[0]) for env in (first, second)]
+    np.testing.assert_array_equal(follow[0], follow[1])
+    assert np.abs(follow[0][0] - follow[0][1]).max() > 0.0
+    with pytest.raises(gymnasium.error.Error, match="greater or equal to zero"):
+        first.reset(seed=-1)
+    vectors = VectorEnv(params, 2), VectorEnv(params, 2)
+    assert np.abs(vectors[0].reset()[0] - vectors[1].reset()[0]).max() > 0.0
+    follow = [(envs.reset(seed=4)[0], envs.reset()[0]) for envs in vectors]
+    np.testing.assert_array_equal(follow[0], follow[1])
+    with pytest.raises(ValueError, match="expected 2 seeds, got 3"):
+        vectors[0].reset(seed=[1, 2, 3])
+
+
+def test_life_of_a_vector(params):
+    envs = VectorEnv(params, 2, render_mode="rgb_array")
+    for call in (envs.render, lambda: envs.step(np.zeros((2, 1)))):
+        with pytest.raises(ResetNeeded):
+            call()
+    obs = envs.reset(seed=0)[0]
+    given = obs.copy()
+    for actions, words in (
+        (np.zeros((3, 1)), r"shape \(2, 1\), got \(3, 1\)"),
+        (np.zeros(2), r"shape \(2, 1\), got \(2,\)"),
+        (np.full((2, 1), np.nan), "finite"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            envs.step(actions)
+    before = envs.num_clipped
+    after, _, _, _, infos = envs.step(np.array([[1.0], [-7.0]]))
+    assert list(infos["clipped"]) == [False, True]
+    assert envs.num_clipped == before + 1
+    np.testing.assert_array_equal(obs, given)  # what was given out is not written to
+    assert np.abs(after - obs).max() > 0.0
+    envs.close()
+    envs.close()
+    for call in (envs.reset, envs.render, lambda: envs.step(np.zeros((2, 1)))):
+        with pytest.raises(ClosedEnvironmentError):
+            call()
 
 
 def test_bad_options_are_one_line(params):

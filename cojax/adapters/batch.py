@@ -51,11 +51,18 @@ def box(space: Any) -> tuple[np.ndarray, np.ndarray]:
 
 def to_numpy(action: Any) -> np.ndarray:
     """A NumPy array from what a learner calls an action: NumPy, JAX, a list, or a torch tensor on
-    any device.
+    any device, bfloat16 included. Raises InputError, one line, for lists of several lengths.
     """
     if hasattr(action, "detach"):
-        action = action.detach().cpu().numpy()
-    return np.asarray(action)
+        tensor = action.detach().cpu()
+        try:
+            action = tensor.numpy()
+        except TypeError:  # NumPy has no bfloat16
+            action = tensor.float().numpy()
+    try:
+        return np.asarray(action)
+    except ValueError:
+        raise InputError("action: expected numbers, as many in every row") from None
 
 
 class Step(NamedTuple):
