@@ -11,7 +11,7 @@ import sys
 import click
 
 from cojax import __version__
-from cojax.commands import evaluate, fixtures, render, report, run, train
+from cojax.commands import evaluate, fixtures, render, report, run, sweep, train
 
 
 class Program(click.Group):
@@ -40,6 +40,6 @@ def main() -> None:
     """Reinforcement learning on systems whose optimum is known."""
 
 
-for module in (run, train, fixtures, evaluate, report, render):
+for module in (run, train, sweep, fixtures, evaluate, report, render):
     for command in module.COMMANDS:
         main.add_command(command)

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from cojax import linalg
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 
 class InputError(ValueError):
@@ -130,6 +133,23 @@ def nearest(value: Any, known: Iterable[str], cutoff: float = 0.4) -> str:
     """
     near = difflib.get_close_matches(str(value), list(known), n=1, cutoff=cutoff)
     return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def first_problem(error: ValidationError, known: Iterable[str]) -> str:
+    """The most telling problem of a file's content, as ``field: expected ..., got ...``.
+
+    ``known`` are the names of fields, to suggest from.
+    """
+    problem = min(error.errors(), key=lambda e: e["type"] == "missing")
+    field = ".".join(str(part) for part in problem["loc"])
+    prefix = f"{field}: " if field else ""
+    if problem["type"] == "extra_forbidden":
+        return f"{prefix}unknown field{nearest(problem['loc'][-1], known)}"
+    if problem["type"] == "missing":
+        return f"{prefix}expected this field, got nothing"
+    if problem["type"] == "value_error":  # a check of ours, complete as it is
+        return f"{prefix}{problem.get('ctx', {}).get('error')}"
+    return f"{prefix}{problem['msg'][0].lower()}{problem['msg'][1:]}, got {problem['input']!r}"
 
 
 def _floats(name: str, value: Any) -> np.ndarray:

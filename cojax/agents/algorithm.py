@@ -70,6 +70,10 @@ class Clock(struct.PyTreeNode):
         """Return a clock at update 0 without a plan: schedules stay at their start."""
         return cls(jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))
 
+    def planned(self, total: int) -> Clock:
+        """The same, with ``total`` updates planned."""
+        return self.replace(total=jnp.full_like(self.total, total))
+
     def anneal(self, start: jax.Array, final_fraction: jax.Array) -> jax.Array:
         """Linear schedule counted in updates, from ``start`` to ``start · final_fraction``."""
         progress = jnp.clip(self.update / jnp.maximum(self.total, 1), 0.0, 1.0)

@@ -25,7 +25,7 @@ from cojax.inputs import InputError
 from cojax.policy import Policy
 
 FORMAT = "cojax.policy/1"
-STATE_FORMAT = "cojax.run/2"
+STATE_FORMAT = "cojax.run/3"
 HEADER = "header"
 POLICIES = {cls.__name__: cls for cls in (ActorPolicy,)}
 
@@ -126,14 +126,8 @@ def save(
 
     Orbax writes beside the target and renames, so an interruption leaves the last whole state.
     """
-    import orbax.checkpoint as ocp  # takes seconds to import
-
     folder = Path(folder).absolute()
-    target = folder / str(len(history))
-    tree = {"states": _leaves(states), "history": _leaves([history, best and best.tree()])}
-    with ocp.StandardCheckpointer() as checkpointer:
-        checkpointer.save(target, tree, force=True)
-        checkpointer.wait_until_finished()
+    save_tree(folder / str(len(history)), [states, [history, best and best.tree()]])
     header = folder / "run.json"
     temporary = folder / "run.json.new"
     temporary.write_text(json.dumps(identity))
@@ -166,16 +160,29 @@ def restore(
                 f"{folder}: checkpoint of another run: {name}: expected {ours}, "
                 f"got {saved.get(name)}"
             )
-    import orbax.checkpoint as ocp
-
     record = [[interval] * intervals[-1], best and best.tree()]
-    like = {"states": _leaves(states), "history": _leaves(record)}
-    with ocp.StandardCheckpointer() as checkpointer:
-        tree = checkpointer.restore(folder / str(intervals[-1]), like)
-    history, seen = jax.tree.map(np.asarray, _rebuild(record, tree["history"]))
+    states, found = load_tree(folder / str(intervals[-1]), [states, record])
+    history, seen = jax.tree.map(np.asarray, found)
     if best is not None:
         best.value, best.interval, best.params = seen["value"], seen["interval"], seen["params"]
-    return _rebuild(states, tree["states"]), history
+    return states, history
+
+
+def save_tree(target: Path, tree: Any) -> None:
+    """Write a pytree of arrays and keys as one Orbax checkpoint, whole or not at all."""
+    import orbax.checkpoint as ocp  # takes seconds to import
+
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(Path(target).absolute(), _leaves(tree), force=True)
+        checkpointer.wait_until_finished()
+
+
+def load_tree(target: Path, like: Any) -> Any:
+    """Read what ``save_tree`` wrote of a tree of the structure, shapes and types of ``like``."""
+    import orbax.checkpoint as ocp
+
+    with ocp.StandardCheckpointer() as checkpointer:
+        return _rebuild(like, checkpointer.restore(Path(target).absolute(), _leaves(like)))
 
 
 def write_chunk(folder: Path, shape: tuple[int, ...]) -> None:

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from cojax.agents import checkpoint
+from cojax.agents.layout import Layout
 from cojax.agents.population import Population, advance, each, extract, gather, initialize
 from cojax.agents.run import Best, Run, numbers
 from cojax.policy import Policy
@@ -38,7 +39,11 @@ class Plan:
     @classmethod
     def create(cls, population: Population, timesteps: int, eval_every: int | None) -> Plan:
         """Divide training into intervals of ``eval_every`` steps, or into 20."""
-        steps = population.spec.steps_per_update(population.h)
+        return cls.of(population.spec.steps_per_update(population.h), timesteps, eval_every)
+
+    @classmethod
+    def of(cls, steps: int, timesteps: int, eval_every: int | None) -> Plan:
+        """The same, for updates of ``steps`` environment steps."""
         total = -(-timesteps // steps)
         every = -(-total // 20) if eval_every is None else max(1, round(eval_every / steps))
         return cls(steps, total, (*range(every, total, every), total))
@@ -61,17 +66,17 @@ class Members:
     """
 
     p: Population
-    axes: tuple[str, ...]
+    axes: tuple[str, ...] | Layout
     arguments: list[tuple[Any, Any, jax.Array]]
     states: list[Any]
 
     @classmethod
     def create(cls, p: Population, plan: Plan) -> Members:
         """First states."""
-        axes = tuple(p.sizes) if p.vmapped else ()
+        axes = p.axes
         arguments = [p.arguments(index) for index in each(p)]
         states = [initialize(p.spec, p.env, axes, *a) for a in arguments]
-        states = [s.replace(clock=s.clock.replace(total=jnp.int32(plan.total))) for s in states]
+        states = [s.replace(clock=s.clock.planned(plan.total)) for s in states]
         return cls(p, axes, arguments, jax.block_until_ready(states))
 
     def compile(self, evaluate: Callable | None) -> Any:
@@ -110,8 +115,9 @@ def run(
     evaluate: Callable | None = None,
     checkpoint_dir: str | os.PathLike | None = None,
     checkpoint_seconds: float = 0.0,
+    keep_best: bool = True,
 ) -> Run:
-    """Train a population in intervals.
+    """Train a population in intervals; without ``keep_best`` only the last policies are kept.
 
     The full state is kept in ``checkpoint_dir`` after the last interval, and after any other that
     ends at least ``checkpoint_seconds`` after the state before it.
@@ -122,7 +128,7 @@ def run(
     compile_seconds = time.perf_counter() - start
 
     best = None
-    if numbers(empty[1], p.shape) is not None:
+    if keep_best and numbers(empty[1], p.shape) is not None:
         best = Best.create(p.shape, jax.device_get(members.policies()))
     history, identity = [], None
     if checkpoint_dir is not None:

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cojax.agents.population import Population, advance, initialize
+from cojax.agents.population import Population, advance, initialize, state_axes
 from cojax.inputs import InputError
 
 SHARE = 0.8  # of what is there, used unless told otherwise
@@ -65,29 +65,31 @@ def tree_bytes(tree: Any) -> int:
 def state_shapes(population: Population) -> Any:
     """Shapes and types of what one call of the program carries along."""
     p = population
-    axes = tuple(p.sizes) if p.vmapped else ()
     index = None if p.vmapped else (0,) * len(p.shape)
-    return jax.eval_shape(partial(initialize, p.spec, p.env, axes), *p.arguments(index))
+    return jax.eval_shape(partial(initialize, p.spec, p.env, p.axes), *p.arguments(index))
 
 
 def estimate(population: Population, evaluate: Callable | None) -> int:
     """Peak bytes of training a population, from the compiled program, which training reuses."""
     p = population
-    axes = tuple(p.sizes) if p.vmapped else ()
     env_params, h, _ = p.arguments(None if p.vmapped else (0,) * len(p.shape))
     state = state_shapes(p)
+    if p.layout is not None:
+        state = p.layout.placed(state, state_axes(state, p.layout))
     num_updates = jax.ShapeDtypeStruct((), jnp.int32)
-    program = advance.lower(p.spec, p.env, evaluate, axes, state, num_updates, env_params, h)
+    program = advance.lower(p.spec, p.env, evaluate, p.axes, state, num_updates, env_params, h)
     waiting = 0 if p.vmapped else (int(np.prod(p.shape)) - 1) * tree_bytes(state)
     use = program.compile().memory_analysis()
     if use is None:  # the backend does not say
         return waiting + 2 * tree_bytes(state)
-    return waiting + (
+    needed = waiting + (
         use.argument_size_in_bytes
         + use.temp_size_in_bytes
         + use.output_size_in_bytes
         - use.alias_size_in_bytes
     )
+    shared = p.layout.num_devices if p.layout and jax.default_backend() == "cpu" else 1
+    return needed * shared  # the compiler counts one device; those of a CPU share its memory
 
 
 def fit(

@@ -13,6 +13,7 @@ import numpy as np
 
 from cojax.agents import algorithm as algorithms
 from cojax.agents.algorithm import Algorithm, Clock
+from cojax.agents.layout import Layout
 from cojax.inputs import InputError
 from cojax.policy import Policy
 
@@ -30,8 +31,10 @@ class Population:
         env_params: leaves with a leading axis if "fixture" is an axis.
         h: hyperparameters, leaves with a leading axis if "hyperparameters" is an axis.
         keys: typed keys, (num_seeds,) if "seed" is an axis.
-        sizes: axis label -> length, in order, outermost first.
-        vmapped: whether members run side by side.
+        sizes: axis label -> length, in order, outermost first; or {"member": M} alone, where
+            every leaf of all three has that axis.
+        vmapped: whether one call of the program runs all members, not one.
+        layout: how that call runs them, for the axis "member".
     """
 
     spec: Algorithm
@@ -41,6 +44,7 @@ class Population:
     keys: jax.Array
     sizes: dict[str, int]
     vmapped: bool
+    layout: Layout | None = None
 
     @classmethod
     def create(
@@ -78,6 +82,23 @@ class Population:
         vmapped = batching == "vmap" or (batching == "auto" and jax.default_backend() != "cpu")
         return cls(spec, env, env_params, h, keys, sizes, vmapped and bool(sizes))
 
+    @classmethod
+    def flat(
+        cls, spec: Algorithm, env: Any, env_params: Any, h: Any, keys: jax.Array, layout: Layout
+    ) -> Population:
+        """Members in a row: every leaf of ``env_params``, ``h`` and ``keys`` is (M, ...)."""
+        env_params = algorithms.strong(env_params)
+        spec.check(h)
+        check_spaces(spec, env, env_params, batched=True)
+        return cls(spec, env, env_params, h, keys, {"member": keys.shape[0]}, True, layout)
+
+    @property
+    def axes(self) -> tuple[str, ...] | Layout:
+        """How one call of the program runs its members: static, decides what is compiled."""
+        if self.layout is not None:
+            return self.layout
+        return tuple(self.sizes) if self.vmapped else ()
+
     @property
     def shape(self) -> tuple[int, ...]:
         """Lengths of the axes."""
@@ -100,7 +121,7 @@ class Population:
         """Values that vary along one axis, or not at all, for every member: (*axes)."""
         values = np.asarray(values)
         if values.ndim:
-            lengths = [n if own == label else 1 for own, n in self.sizes.items()]
+            lengths = [n if own in (label, "member") else 1 for own, n in self.sizes.items()]
             values = values.reshape(lengths)
         return np.broadcast_to(values, self.shape)
 
@@ -109,6 +130,7 @@ class Population:
         at = dict(zip(self.sizes, index, strict=True))
 
         def take(label, tree):
+            label = "member" if "member" in at else label
             return jax.tree.map(lambda x: x[at[label]], tree) if label in at else tree
 
         return (
@@ -134,8 +156,15 @@ def check_spaces(spec: Algorithm, env: Any, env_params: Any, batched: bool) -> N
         raise InputError(f"{env.name}: {spec.name} needs finite action bounds, got {space!r}")
 
 
-def over_axes(function: Callable, axes: tuple[str, ...], in_axes: Callable, out_axes: Any):
-    """Vmap ``function`` once for each label, innermost last; ``in_axes(label)`` gives the axes."""
+def over_axes(
+    function: Callable, axes: tuple[str, ...] | Layout, in_axes: Callable, out_axes: Any
+) -> Callable:
+    """Vmap ``function`` once for each label, innermost last; ``in_axes(label)`` gives the axes.
+
+    A layout runs it over the axis "member".
+    """
+    if isinstance(axes, Layout):
+        return axes.spread(function, in_axes("member"), out_axes)
     for label in reversed(axes):
         function = jax.vmap(function, in_axes=in_axes(label), out_axes=out_axes)
     return function
@@ -143,18 +172,19 @@ def over_axes(function: Callable, axes: tuple[str, ...], in_axes: Callable, out_
 
 def argument_axes(label: str) -> tuple[Any, Any, Any]:
     """Which of (env_params, h, key) the axis ``label`` belongs to."""
-    fixture, setting, seed = (0 if label == own else None for own in AXES)
+    fixture, setting, seed = (0 if label in (own, "member") else None for own in AXES)
     return fixture, setting, seed
 
 
-def state_axes(state: Any) -> Any:
-    """Axes of a state: all batched but the clock."""
+def state_axes(state: Any, axes: tuple[str, ...] | Layout) -> Any:
+    """Axes of a state: all batched but the clock, unless each member has its own."""
+    shared = None if not (isinstance(axes, Layout) and axes.own_clocks) else 0
     names = [f.name for f in dataclasses.fields(state)]
-    return type(state)(**{name: None if name == "clock" else 0 for name in names})
+    return type(state)(**{name: shared if name == "clock" else 0 for name in names})
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
-def initialize(spec: Algorithm, env: Any, axes: tuple[str, ...], env_params: Any, h: Any, key: Any):
+def initialize(spec: Algorithm, env: Any, axes: Any, env_params: Any, h: Any, key: Any):
     """First states of a population with the given vmapped axes."""
 
     def init(env_params, h, key):
@@ -162,7 +192,10 @@ def initialize(spec: Algorithm, env: Any, axes: tuple[str, ...], env_params: Any
         return state.replace(clock=None)
 
     state = over_axes(init, axes, argument_axes, 0)(env_params, h, key)
-    return state.replace(clock=Clock.create())
+    clock = Clock.create()
+    if isinstance(axes, Layout) and axes.own_clocks:
+        clock = jax.tree.map(lambda x: jnp.broadcast_to(x, key.shape), clock)
+    return state.replace(clock=clock)
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 3), donate_argnums=(4,))
@@ -170,7 +203,7 @@ def advance(
     spec: Algorithm,
     env: Any,
     evaluate: Any,
-    axes: tuple[str, ...],
+    axes: tuple[str, ...] | Layout,
     state: Any,
     num_updates: jax.Array,
     env_params: Any,
@@ -201,7 +234,7 @@ def advance(
             curve = evaluate(policy, env_params, jax.random.key(0))
         return state, metrics, curve
 
-    clock = state_axes(state)
+    clock = state_axes(state, axes)
 
     def in_axes(label):
         return (clock, *argument_axes(label)[:2])
@@ -210,13 +243,13 @@ def advance(
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
-def extract(spec: Algorithm, env: Any, axes: tuple[str, ...], state: Any, env_params: Any, h: Any):
+def extract(spec: Algorithm, env: Any, axes: Any, state: Any, env_params: Any, h: Any):
     """Policy parameters of a population."""
 
     def one(state, env_params, h):
         return spec.policy_params(env, state, env_params, h)
 
-    clock = state_axes(state)
+    clock = state_axes(state, axes)
     return over_axes(one, axes, lambda a: (clock, *argument_axes(a)[:2]), 0)(state, env_params, h)
 
 

@@ -15,12 +15,35 @@ from cojax.policy import Policy
 
 
 @dataclasses.dataclass(frozen=True)
-class RelativeGap:
-    """Mean relative suboptimality Σ_{k<T} γᵏ A*(s_k, a_k)/V*(s_0) over some trials; a scalar.
+class TrialGaps:
+    """Relative suboptimality Σ_{k<T} γᵏ A*(s_k, a_k)/V*(s_0) of each of some trials; (num_trials,).
 
-    Give it to ``train(..., evaluate=RelativeGap())``. A trial that leaves the divergence guard or
-    is not finite makes the mean infinite. Use another root than the final evaluation, so that
-    what is chosen by the curve is judged on streams it has not seen.
+    A trial that leaves the divergence guard or is not finite counts as infinite.
+
+    Attributes:
+        num_trials: trials, on instances 0 … num_trials - 1 of the root's streams.
+        num_steps: steps of a trial; those beyond the system's horizon count for nothing.
+        root: seed of the streams.
+    """
+
+    num_trials: int = 64
+    num_steps: int = 512
+    root: int = 2
+
+    def __call__(self, policy: Policy, params: EnvParams, key: jax.Array) -> jax.Array:
+        """The gaps of one policy on one system; ``key`` is not used, the streams are fixed."""
+        del key
+        keys = streams.stream_keys(self.root, self.num_trials)
+        return jax.vmap(lambda k: _gap(policy, params, k, self.num_steps))(keys)
+
+
+@dataclasses.dataclass(frozen=True)
+class RelativeGap:
+    """Mean relative suboptimality over some trials, a scalar; see :class:`TrialGaps`.
+
+    Give it to ``train(..., evaluate=RelativeGap())``. One infinite trial makes the mean infinite.
+    Use another root than the final evaluation, so that what is chosen by the curve is judged on
+    streams it has not seen.
 
     Attributes:
         num_trials: trials, on instances 0 … num_trials - 1 of the root's streams.
@@ -34,24 +57,24 @@ class RelativeGap:
 
     def __call__(self, policy: Policy, params: EnvParams, key: jax.Array) -> jax.Array:
         """The gap of one policy on one system; ``key`` is not used, the streams are fixed."""
-        del key
-        keys = streams.stream_keys(self.root, self.num_trials)
-        return jnp.mean(jax.vmap(lambda k: self._trial(policy, params, k))(keys))
+        each = TrialGaps(self.num_trials, self.num_steps, self.root)
+        return jnp.mean(each(policy, params, key))
 
-    def _trial(self, policy: Policy, params: EnvParams, stream: jax.Array) -> jax.Array:
-        system = params.system
-        trial = trials.begin(params, stream)
 
-        def step(carry, k):
-            s, discount, gap = carry
-            optimum = system.optimum(s)
-            a = trials.clip(params, policy(s, jax.random.fold_in(trial.policy, k)))
-            gap = gap + discount * system.excess_cost(s, a - optimum.action)
-            s_next, inside = trials.follow(params, trial, k, s, a, optimum)
-            gap = jnp.where(inside, gap, jnp.inf)  # also where the value is not a number
-            discount = jnp.where(k + 1 < params.max_steps_in_episode, discount * system.gamma, 0.0)
-            return (jnp.where(inside, s_next, trial.s0), discount, gap), None
+def _gap(policy: Policy, params: EnvParams, stream: jax.Array, num_steps: int) -> jax.Array:
+    system = params.system
+    trial = trials.begin(params, stream)
 
-        start = (trial.s0, jnp.ones_like(system.gamma), jnp.zeros_like(system.gamma))
-        (_, _, gap), _ = lax.scan(step, start, jnp.arange(self.num_steps))
-        return gap / system.value(trial.s0)
+    def step(carry, k):
+        s, discount, gap = carry
+        optimum = system.optimum(s)
+        a = trials.clip(params, policy(s, jax.random.fold_in(trial.policy, k)))
+        gap = gap + discount * system.excess_cost(s, a - optimum.action)
+        s_next, inside = trials.follow(params, trial, k, s, a, optimum)
+        gap = jnp.where(inside, gap, jnp.inf)  # also where the value is not a number
+        discount = jnp.where(k + 1 < params.max_steps_in_episode, discount * system.gamma, 0.0)
+        return (jnp.where(inside, s_next, trial.s0), discount, gap), None
+
+    start = (trial.s0, jnp.ones_like(system.gamma), jnp.zeros_like(system.gamma))
+    (_, _, gap), _ = lax.scan(step, start, jnp.arange(num_steps))
+    return gap / system.value(trial.s0)

@@ -195,18 +195,7 @@ def _validate(model: type[Model], content: dict[str, Any], where: str) -> Model:
     try:
         return model.model_validate(content)
     except ValidationError as error:
-        raise InputError(f"{where}: {_first(error, model)}") from None
-
-
-def _first(error: ValidationError, model: type[BaseModel]) -> str:
-    """The most telling problem, as ``field: expected ..., got ...``."""
-    problem = min(error.errors(), key=lambda e: e["type"] == "missing")
-    field = ".".join(str(part) for part in problem["loc"])
-    if problem["type"] == "extra_forbidden":
-        return f"{field}: unknown field{inputs.nearest(problem['loc'][-1], _fields(model))}"
-    if problem["type"] == "missing":
-        return f"{field}: expected this field, got nothing"
-    return f"{field}: {problem['msg'][0].lower()}{problem['msg'][1:]}, got {problem['input']!r}"
+        raise InputError(f"{where}: {inputs.first_problem(error, _fields(model))}") from None
 
 
 def _fields(model: type[BaseModel]) -> list[str]:

@@ -42,7 +42,7 @@ def claim(
         raise InputError(f"{state}: holds interrupted work; --resume it, or name another folder")
     else:
         _same_work(state, content, read)
-    with _lock(state):
+    with lock(state):
         yield state
 
 
@@ -60,8 +60,8 @@ def _same_work(
 
 
 @contextlib.contextmanager
-def _lock(state: Path) -> Iterator[None]:
-    """Hold a lock that ends with this process, however it ends."""
+def lock(state: Path) -> Iterator[None]:
+    """Hold a lock that ends with this process, however it ends; InputError where another has it."""
     try:
         import fcntl
     except ImportError:  # no such locks on this system

@@ -1,0 +1,141 @@
+"""One sweep over several hosts, for chunks too large for one: ``jax.distributed``.
+
+Every process runs the same loop over chunks and trains its own part of each on its own devices;
+parts meet in one all-gather a chunk. The first process alone reads and writes the results folder,
+and tells the others what is to be done: they need no files but the sweep's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from cojax.inputs import InputError
+
+if TYPE_CHECKING:
+    from cojax.fixtures import Fixture
+    from cojax.sweeps.config import Sweep
+    from cojax.sweeps.engine import Result, Told
+    from cojax.sweeps.groups import Chunk, Group
+    from cojax.sweeps.runner import Task
+
+CONNECT_SECONDS = 60
+
+
+def join(text: str) -> None:
+    """Join the processes of a sweep: ``ADDRESS,N,I``, this being the I-th of N, counted from 0.
+
+    Call it before JAX has looked at its devices, which importing gymnax makes it do. Raises
+    InputError, one line, for another form, and where the others do not come within a minute.
+    """
+    parts = text.split(",")
+    if len(parts) != 3 or not (parts[1].isdigit() and parts[2].isdigit()):
+        raise InputError(f"--hosts: expected ADDRESS,N,I, got {text!r}")
+    address, num, index = parts[0], int(parts[1]), int(parts[2])
+    if num < 2 or index >= num:
+        raise InputError(f"--hosts: expected N >= 2 and I from 0 to N - 1, got {text!r}")
+    from jax.experimental import multihost_utils
+
+    try:
+        jax.config.update("jax_cpu_collectives_implementation", "gloo")
+        jax.distributed.initialize(address, num, index, initialization_timeout=CONNECT_SECONDS)
+    except (RuntimeError, ValueError) as error:
+        line = str(error).strip().partition("\n")[0]
+        raise InputError(f"--hosts: {address}: {line}") from None
+
+
+def leads() -> bool:
+    """Whether this process reads and writes the results folder."""
+    return jax.process_index() == 0
+
+
+def across_hosts(
+    config: Sweep, tasks: Sequence[Task], told: Callable[[Chunk], Told]
+) -> Iterator[Result]:
+    """The engine of the first process; the others are in :func:`follow`.
+
+    Raises InputError for a sweep with a search.
+    """
+    if config.search is not None:
+        raise InputError("search: runs on one host; leave --hosts out")
+    fixtures: dict[str, Fixture] = {f.id: f for g, _, _ in tasks for f in g.fixtures}
+    from cojax.fixtures.store import to_text
+
+    _say(
+        {
+            "fixtures": {name: to_text(fixture) for name, fixture in fixtures.items()},
+            "tasks": [
+                [dataclasses.astuple(chunk), placed.layout.width, placed.length]
+                for _, chunk, placed in tasks
+            ],
+        }
+    )
+    for group, chunk, placed in tasks:
+        yield _together(config, group, chunk, placed.layout.width, placed.length, told(chunk))
+
+
+def follow(config: Sweep) -> None:
+    """Train this process's part of every chunk that the first process names."""
+    from cojax.fixtures import load_fixture
+    from cojax.sweeps.groups import Chunk, groups
+
+    said = _say(None)
+    with tempfile.TemporaryDirectory() as folder:
+        fixtures = []
+        for number, words in enumerate(said["fixtures"].values()):
+            file = Path(folder) / f"{number:06d}.yaml"
+            file.write_text(words)
+            fixtures.append(load_fixture(file))
+    everything = groups(config, fixtures)
+    for numbers, width, length in said["tasks"]:
+        chunk = Chunk(*numbers)
+        _together(config, everything[chunk.group], chunk, width, length, None)
+
+
+def _together(
+    config: Sweep, group: Group, chunk: Chunk, width: int, length: int, told: Told | None
+) -> Result:
+    """A chunk, each process a part of it; the whole result in every process."""
+    from jax.experimental import multihost_utils
+
+    from cojax.agents.layout import Layout
+    from cojax.sweeps import engine
+    from cojax.sweeps.groups import Chunk
+
+    num = jax.process_count()
+    share = -(-length // num)
+    layout = Layout.over(jax.local_devices(), min(width, share))
+    share = layout.block * -(-share // layout.block)
+    start = min(chunk.start + jax.process_index() * share, chunk.stop - 1)
+    part = Chunk(chunk.group, start, min(start + share, chunk.stop))
+    mine = engine.run(group, part, config, layout, share, told)
+    names = ("gaps", "curve", "metrics", "failed")
+    tree = {name: getattr(mine, name) for name in names} | {"params": mine.policy.params}
+
+    def padded(x: Any) -> np.ndarray:
+        x = np.asarray(x)
+        return np.concatenate([x, np.repeat(x[-1:], share - len(x), axis=0)])
+
+    whole = multihost_utils.process_allgather(jax.tree.map(padded, tree), tiled=True)
+    M = chunk.stop - chunk.start
+    whole = jax.tree.map(lambda x: np.asarray(x)[:M], whole)
+    policy = dataclasses.replace(mine.policy, params=whole.pop("params"))
+    return dataclasses.replace(mine, chunk=chunk, policy=policy, **whole)
+
+
+def _say(content: Any) -> Any:
+    """JSON data of the first process, in all."""
+    from jax.experimental import multihost_utils
+
+    words = np.frombuffer(json.dumps(content).encode(), np.uint8)
+    length = multihost_utils.broadcast_one_to_all(np.int32(len(words)))
+    room = np.zeros(int(length), np.uint8)
+    room[: len(words) if leads() else 0] = words if leads() else words[:0]
+    return json.loads(np.asarray(multihost_utils.broadcast_one_to_all(room)).tobytes())

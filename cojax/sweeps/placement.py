@@ -1,0 +1,154 @@
+"""Where the members of a group run: how many side by side, on which devices, how many to a chunk.
+
+On an accelerator a block of many members is as quick as one; on a CPU products of small matrices
+are quicker one after another, and cores are used by several devices. Which holds is measured, with
+the group's own program and a few updates of it, where the work is long enough to repay that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import Any
+
+import jax
+import numpy as np
+
+from cojax.agents import intervals, memory
+from cojax.agents.layout import Layout
+from cojax.experiments.progress import Report
+from cojax.inputs import InputError
+from cojax.sweeps.config import Sweep
+from cojax.sweeps.cores import POOL, cores, pool, usable
+from cojax.sweeps.engine import curve_measure
+from cojax.sweeps.groups import Group
+from cojax.sweeps.store import Store
+
+WIDTHS = {"cpu": (1, 16), "other": (256, 1024, 4096)}  # that are tried
+DEFAULT = {"cpu": 1, "other": 1024}  # where trying does not pay
+CHUNK = {"cpu": 128, "other": 4096}  # members of a chunk, a unit of what can be lost
+TRIAL_STEPS = 100_000  # environment steps of a trial, over all members
+LONG = 50_000_000  # environment steps of a group that repay trying
+
+
+@dataclasses.dataclass(frozen=True)
+class Placement:
+    """How the chunks of a group run.
+
+    Attributes:
+        layout: of a call.
+        length: members of a call.
+        memory_bytes: peak of the call, estimated from the compiled program.
+        memory_limit: what it was to stay within.
+    """
+
+    layout: Layout
+    length: int
+    memory_bytes: int
+    memory_limit: int
+
+
+def kind() -> str:
+    """Of the devices: "cpu" or "other"."""
+    return "cpu" if jax.default_backend() == "cpu" else "other"
+
+
+def devices(config: Sweep) -> list[Any]:
+    """The devices to use. Raises InputError where more are asked for than can be used."""
+    found = jax.local_devices()
+    asked = config.execution.devices
+    if asked is not None and asked > len(found):
+        raise InputError(f"execution.devices: expected at most {len(found)}, got {asked}")
+    found = found[:asked]
+    if kind() == "cpu" and usable(len(found)) < len(found):
+        if asked is not None:
+            raise InputError(
+                f"execution.devices: {asked} on a pool of {pool()} threads can lock up; expected "
+                f"{POOL[0]}={cores() + asked} in the environment"
+            )
+        found = found[: usable(len(found))]
+    return found
+
+
+def place(group: Group, config: Sweep, store: Store, report: Report) -> Placement:
+    """Choose for a group, or find what an earlier sitting chose.
+
+    The length of a chunk stays within 80% of the memory there is, or ``execution.memory_gb``, and
+    is what an earlier sitting took, so that an interrupted sweep ends in the same files.
+    """
+    using = devices(config)
+    width = config.execution.width or store.decide(f"width-{group.number:03d}")
+    if width is None:
+        width = _measured(group, config, using, report)
+        store.decide(f"width-{group.number:03d}", width)
+    width = min(width, -(-group.size // len(using)))
+    layout = Layout.over(using, width)
+    length = store.decide(f"length-{group.number:03d}")
+    if length is None:
+        length = config.execution.chunk_members or CHUNK[kind()]
+    length = min(length, group.size)
+    if config.execution.memory_gb is None:
+        limit = memory.default_limit()
+    else:
+        limit = int(config.execution.memory_gb * 1e9)
+    length, needed = fit(group, config, layout, length, limit)
+    store.decide(f"length-{group.number:03d}", length)
+    chunks = -(-group.size // length)
+    report(
+        0.0,
+        f"group {group.number}: {group.spec.name}, {group.size:,} members in {chunks} chunks of "
+        f"{length}; {layout.width} side by side on each of {layout.num_devices} devices; "
+        f"needs {memory.size_text(needed)} of {memory.size_text(limit)}",
+    )
+    return Placement(layout, length, needed, limit)
+
+
+def fit(group: Group, config: Sweep, layout: Layout, length: int, limit: int) -> tuple[int, int]:
+    """The longest chunk up to ``length``, whole blocks, within ``limit``; and its peak, bytes.
+
+    Raises InputError, one line, where not even one block of one member a device fits.
+    """
+    length = layout.block * -(-length // layout.block)
+    while True:
+        population = group.population(np.zeros(length, int), layout)
+        state = memory.tree_bytes(memory.state_shapes(population))
+        if state <= limit:  # else there is no need to ask the compiler
+            needed = memory.estimate(population, curve_measure(group, config))
+            if needed <= limit:
+                return length, needed
+            state = needed
+        blocks = length // layout.block
+        fewer = min(blocks - 1, int(blocks * limit / state))
+        if fewer < 1:
+            if layout.width == 1:
+                raise memory.refusal(population, state, limit)
+            layout = dataclasses.replace(layout, width=max(1, layout.width // 2))
+            fewer = 1
+        length = fewer * layout.block
+
+
+def _measured(group: Group, config: Sweep, using: list[Any], report: Report) -> int:
+    """The width of the highest throughput, or the usual one where the work is short."""
+    most = -(-group.size // len(using))
+    if group.total_timesteps * group.size < LONG or most == 1:
+        return DEFAULT[kind()]
+    rates: dict[int, float] = {}
+    for width in WIDTHS[kind()]:
+        width = min(width, most)
+        if width not in rates:
+            rates[width] = throughput(group, config, Layout.over(using, width))
+            report(0.0, f"group {group.number}: width {width}: {rates[width]:,.0f} steps/s")
+    return max(rates, key=lambda width: rates[width])
+
+
+def throughput(group: Group, config: Sweep, layout: Layout, members: int | None = None) -> float:
+    """Environment steps a second of a few updates, over all members of one call."""
+    count = members or layout.block
+    population = group.population(np.arange(count) % group.size, layout)
+    plan = group.plan(config.curve.points)
+    trained = intervals.Members.create(population, plan)
+    trained.compile(None)
+    updates = max(1, TRIAL_STEPS // (plan.steps * count))
+    start = time.perf_counter()
+    trained.advance(None, updates)
+    return updates * plan.steps * count / (time.perf_counter() - start)

@@ -1,0 +1,300 @@
+"""Run a sweep and write its folder, in one sitting or several."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cojax.evaluation import provenance, tables
+from cojax.experiments.progress import Report, stage
+from cojax.experiments.sittings import claim, finish, part, unfinished
+from cojax.fixtures import Fixture, generate, load_fixture, text
+from cojax.fixtures.store import save_fixture
+from cojax.inputs import InputError
+from cojax.sweeps import engine
+from cojax.sweeps.config import Sweep, load_sweep
+from cojax.sweeps.engine import Result, Told
+from cojax.sweeps.groups import Chunk, Group, cut, groups
+from cojax.sweeps.placement import Placement, place
+from cojax.sweeps.rows import rows_of
+from cojax.sweeps.store import CURVES, MEMBERS, POLICIES, Store
+from cojax.sweeps.tracking import Tracker
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SCHEMA = "cojax.sweep-results/1"
+
+Task = tuple[Group, Chunk, Placement]
+Engine = Callable[[Sweep, Sequence[Task], Callable[[Chunk], Told]], Iterator[Result]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Swept:
+    """What a sweep gave.
+
+    Attributes:
+        rows: one dict for each algorithm, setting and fixture, the best first; see
+            :func:`cojax.sweeps.rows.rows_of`.
+        members: one line for each member.
+        curves: one line for each member and interval.
+        folder: where it was written.
+    """
+
+    rows: list[dict[str, Any]]
+    members: pd.DataFrame
+    curves: pd.DataFrame
+    folder: Path
+
+
+def here(config: Sweep, tasks: Sequence[Task], told: Callable[[Chunk], Told]) -> Iterator[Result]:
+    """The engine of this process: chunks one after another, each over all local devices."""
+    for group, chunk, placed in tasks:
+        yield engine.run(group, chunk, config, placed.layout, placed.length, told(chunk))
+
+
+def run_sweep(
+    config: Sweep,
+    folder: str | Path,
+    *,
+    resume: bool = False,
+    engine: Engine = here,
+    trackers: Sequence[Tracker] = (),
+) -> Swept:
+    """Train and measure every member of a sweep, and write ``folder``.
+
+    The folder holds ``config.yaml``, ``fixtures/*.yaml``, ``members.parquet``,
+    ``curves.parquet``, ``rows.json`` and ``rows.parquet``, ``figures/``, ``provenance.json``, and
+    ``policies/*.npz``, one for each chunk. Of a search, these are of the winners and of the
+    default settings, trained on fresh seeds and measured on streams of the next root;
+    ``trials.parquet`` and ``search.sqlite`` hold what was tried. It appears whole or not at all.
+    Until then chunks are kept in ``FOLDER.unfinished`` as they end, and ``resume`` goes on from
+    there to the same files.
+
+    Args:
+        config: the sweep.
+        folder: to be written.
+        resume: whether to go on with what was interrupted there.
+        engine: what runs chunks; its results may come in any order.
+        trackers: told of every chunk as it ends, and of the table.
+
+    Raises InputError, one line, where the folder exists, for the state of other work, and where
+    another process is at it.
+    """
+    folder = provenance.refuse_existing(folder)
+    with claim(folder, config.content(), resume, lambda file: load_sweep(file).content()) as state:
+        try:
+            fixtures = _fixtures(config, state)
+            trials = None
+            trained = config
+            if config.search is not None:
+                from cojax.sweeps import search
+
+                trials = search.run_searches(config, fixtures, state)
+                trained, chosen = search.winners(config, trials)
+                everything = search.winner_groups(trained, chosen, fixtures)
+            else:
+                everything = groups(config, fixtures)
+            compiled = run_groups(trained, everything, Store(state), engine, trackers)
+        except InputError:
+            if not any((state / name).exists() for name in ("chunks", "search")):
+                shutil.rmtree(state)
+            raise
+        about = {"compile_seconds": compiled}
+        return write(config, everything, fixtures, Store(state), folder, about, trackers, trials)
+
+
+def _fixtures(config: Sweep, state: Path) -> list[Fixture]:
+    """The fixtures of a sweep; generated ones are kept, so that later sittings read them."""
+    made = state / "generated"
+    if config.generate is not None and not made.exists():
+        g = config.generate
+        with stage(f"generate {g.num} {g.family}") as report, part(state, "generated") as new:
+            found = generate(
+                g.family,
+                g.num,
+                g.seed,
+                ranges=g.ranges,
+                progress=lambda done, num: report(done / num),
+            )
+            for number, fixture in enumerate(found):
+                save_fixture(fixture, new / f"{number:06d}.yaml")
+    fixtures = [load_fixture(name) for name in config.fixtures]
+    if made.exists():
+        fixtures += [load_fixture(file) for file in sorted(made.glob("*.yaml"))]
+    ids = [fixture.id for fixture in fixtures]
+    for name in ids:
+        if ids.count(name) > 1:
+            raise InputError(f"fixtures: {name} is named more than once")
+    return fixtures
+
+
+def run_groups(
+    config: Sweep,
+    everything: list[Group],
+    store: Store,
+    engine: Engine,
+    trackers: Sequence[Tracker] = (),
+) -> float:
+    """Run what is not done yet, and keep every chunk as it ends; seconds of compilation."""
+    done = store.done()
+    sizes = sum(group.size for group in everything)
+    before = sum(chunk.stop - chunk.start for chunk in done)
+    if before == sizes:
+        return 0.0
+    with stage(f"sweep of {sizes:,} members in {len(everything)} groups") as report:
+        tasks: list[Task] = []
+        for group in everything:
+            if cut(group, group.size, done):
+                placed = place(group, config, store, report)
+                tasks += [(group, chunk, placed) for chunk in cut(group, placed.length, done)]
+        timesteps = sum(group.total_timesteps * group.size for group in everything)
+        watch = Watch(store, report, sizes, before, timesteps)
+        compiled = 0.0
+        of = {chunk: group for group, chunk, _ in tasks}
+        for result in engine(config, tasks, watch.of):
+            store.write(of[result.chunk], result, config.execution.policies)
+            compiled += result.compile_seconds
+            watch.done(result.chunk)
+            for tracker in trackers:
+                tracker.chunk(int(watch.finished), result.gaps.mean(axis=1))
+    return compiled
+
+
+class Watch:
+    """Members done, steps a second and time left, told to people and left for ``status``."""
+
+    def __init__(
+        self, store: Store, report: Report, members: int, done: int, timesteps: int
+    ) -> None:
+        self.store, self.report = store, report
+        self.members, self.finished = members, float(done)
+        self.shares: dict[Chunk, float] = {}
+        self.start, self.begun = time.perf_counter(), float(done)
+        self.per_member = timesteps / members
+
+    def of(self, chunk: Chunk) -> Told:
+        """Told of the chunk's share done."""
+
+        def told(share: float, rate: float) -> None:
+            del rate
+            self.shares[chunk] = share * (chunk.stop - chunk.start)
+            self._tell()
+
+        return told
+
+    def done(self, chunk: Chunk) -> None:
+        """A chunk is on disk."""
+        self.shares.pop(chunk, None)
+        self.finished += chunk.stop - chunk.start
+        self._tell()
+
+    def _tell(self) -> None:
+        now = self.finished + sum(self.shares.values())
+        seconds = max(time.perf_counter() - self.start, 1e-9)
+        speed = (now - self.begun) / seconds
+        left = (self.members - now) / max(speed, 1e-9)
+        rate = speed * self.per_member
+        self.report(
+            now / self.members,
+            f"{self.finished:,.0f} of {self.members:,} members done, {rate:,.0f} steps/s, "
+            f"{left:,.0f} s left",
+        )
+        self.store.note(
+            members=self.members,
+            done=int(self.finished),
+            steps_per_second=rate,
+            seconds_left=left,
+        )
+
+
+def write(
+    config: Sweep,
+    everything: list[Group],
+    fixtures: list[Fixture],
+    store: Store,
+    folder: Path,
+    about: dict[str, Any],
+    trackers: Sequence[Tracker] = (),
+    trials: pd.DataFrame | None = None,
+) -> Swept:
+    """Everything into the results folder, which appears whole or not at all."""
+    from cojax.experiments.runner import flat_rows
+    from cojax.report import sweep_figures
+
+    members, curves = store.read(MEMBERS), store.read(CURVES)
+    rows = rows_of(everything, members, 0.9)
+    with part(store.folder, "results") as new:
+        text.write_whole(new / "config.yaml", text.dump(config.content()))
+        members.to_parquet(new / MEMBERS, index=False)
+        curves.to_parquet(new / CURVES, index=False)
+        flat_rows(rows).to_parquet(new / "rows.parquet", index=False)
+        (new / "rows.json").write_text(tables.to_json(rows) + "\n")
+        (new / "fixtures").mkdir()
+        for fixture in fixtures:
+            save_fixture(fixture, new / "fixtures" / f"{fixture.id}.yaml")
+        if config.execution.policies:
+            (new / "policies").mkdir()
+            for chunk in store.done():
+                source = store.chunks / chunk.name / POLICIES
+                shutil.copyfile(source, new / "policies" / f"{chunk.name}.npz")
+        if trials is not None:
+            trials.to_parquet(new / "trials.parquet", index=False)
+            for file in (store.folder / "search").glob("*/importance.json"):
+                shutil.copyfile(file, new / f"importance-{file.parent.name}.json")
+            if (store.folder / "search.sqlite").exists():
+                shutil.copyfile(store.folder / "search.sqlite", new / "search.sqlite")
+        sweep_figures.write(rows, trials, new)
+        for tracker in trackers:
+            tracker.end(rows, curves, new)
+        facts = {
+            "schema": SCHEMA,
+            **provenance.surroundings(),
+            "configuration": config.content(),
+            "execution": config.execution.model_dump(mode="json"),
+            **about,
+        }
+        (new / "provenance.json").write_text(json.dumps(facts, indent=2) + "\n")
+    finish(store.folder, "results", folder)
+    return Swept(rows, members, curves, folder)
+
+
+def found_in(folder: str | Path) -> dict[str, Any]:
+    """Where a sweep stands, running, interrupted or finished; InputError where there is none."""
+    folder = Path(folder)
+    if (folder / MEMBERS).exists():
+        import pandas as pd
+
+        members = len(pd.read_parquet(folder / MEMBERS, columns=["seed"]))
+        return {"folder": str(folder), "state": "finished", "members": members, "done": members}
+    state = unfinished(folder)
+    if not (state / "config.yaml").exists():
+        raise InputError(f"{folder}: expected a sweep, finished or not; {state} is missing")
+    store = Store(state)
+    done = sum(chunk.stop - chunk.start for chunk in store.done())
+    noted = {}
+    if (state / "status.json").exists():
+        noted = json.loads((state / "status.json").read_text())
+    running = _locked(state)
+    return {
+        "folder": str(folder),
+        "state": "running" if running else "interrupted",
+        **noted,
+        "done": max(done, noted.get("done", 0)) if "search" in noted else done,
+    }
+
+
+def _locked(state: Path) -> bool:
+    """Whether a process holds the lock of a state."""
+    from cojax.experiments import sittings
+
+    try:
+        with sittings.lock(state):
+            return False
+    except InputError:
+        return True

@@ -1,0 +1,328 @@
+"""The search: a population of settings trained side by side, the poor replaced on the way."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from cojax.agents import checkpoint
+from cojax.agents.intervals import Members, Plan
+from cojax.agents.layout import Layout
+from cojax.agents.population import initialize
+from cojax.agents.training import lookup
+from cojax.experiments.progress import Report, stage
+from cojax.fixtures import Fixture, text
+from cojax.inputs import InputError
+from cojax.sweeps.config import Algorithm, Sweep
+from cojax.sweeps.engine import final_measure
+from cojax.sweeps.groups import Group, group
+from cojax.sweeps.placement import DEFAULT, devices, kind
+from cojax.sweeps.proposals import Proposer, Storage, importances
+from cojax.sweeps.rows import upper_bound
+from cojax.sweeps.space import Setting, Space
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FRESH = 1_000_003  # added to the seed of the search for that of the winners
+STATE_SECONDS = 60.0
+DATABASE = "search.sqlite"
+DEFAULTS = -1  # number of the setting that varies nothing
+
+
+@dataclasses.dataclass(frozen=True)
+class Study:
+    """One search: an algorithm and one choice of what decides shapes.
+
+    Attributes:
+        name: of its folder.
+        algorithm: the learner.
+        fixed: hyperparameters of the space that decide shapes.
+        space: the others.
+        budget: full trainings of one setting.
+        seed: of the proposals.
+    """
+
+    name: str
+    algorithm: Algorithm
+    fixed: Setting
+    space: Space
+    budget: float
+    seed: int
+
+
+def studies(config: Sweep) -> list[Study]:
+    """The studies of a sweep; they share the budget equally."""
+    assert config.search is not None
+    found = []
+    for algorithm in config.algorithms:
+        fields = lookup(algorithm.name).hyperparameters.__dataclass_fields__
+        static = [n for n in algorithm.space if not fields[n].metadata["pytree_node"]]
+        for name, parameter in algorithm.space.items():
+            if name in static and parameter.when:
+                raise InputError(f"space.{name}: when: decides shapes; a search varies it alone")
+            if parameter.when and fields[name].default is None:
+                raise InputError(
+                    f"space.{name}: when: it has no default to fall back on in a population"
+                )
+            for other in parameter.when:
+                if other in static:
+                    raise InputError(f"space.{name}: when: {other!r} decides shapes")
+        levels = [algorithm.space[name].levels(name) for name in static]
+        rest = {n: p for n, p in algorithm.space.items() if n not in static}
+        if not rest:
+            raise InputError(
+                f"algorithms.{algorithm.name}: space: only hyperparameters that decide shapes; "
+                "use a grid, without search"
+            )
+        for values in itertools.product(*levels):
+            fixed = dict(zip(static, values, strict=True))
+            found.append((algorithm, fixed, rest))
+    return [
+        Study(
+            name=f"{number:03d}-{algorithm.name}",
+            algorithm=algorithm,
+            fixed=fixed,
+            space=space,
+            budget=config.search.budget / len(found),
+            seed=config.seed + number,
+        )
+        for number, (algorithm, fixed, space) in enumerate(found)
+    ]
+
+
+def run_searches(config: Sweep, fixtures: Sequence[Fixture], state: Path) -> pd.DataFrame:
+    """Run every study, or go on with it; one line for each trial, and a SQLite file beside."""
+    import pandas as pd
+
+    assert config.search is not None
+    frames = []
+    for study in studies(config):
+        with stage(f"search {study.name}") as report:
+            kept = Storage(config.search.storage or f"sqlite:///{state / DATABASE}",
+                           f"{config.name}/{study.name}")  # fmt: skip
+            proposer = _run(config, study, fixtures, state / "search" / study.name, kept, report)
+        frames.append(_frame(study, proposer))
+        found = importances(proposer)
+        text.write_whole(state / "search" / study.name / "importance.json", json.dumps(found))
+    trials = pd.concat(frames, ignore_index=True)
+    return trials.assign(trial=np.arange(len(trials)))
+
+
+def winners(config: Sweep, trials: pd.DataFrame) -> tuple[Sweep, dict[str, list[tuple[int, Any]]]]:
+    """The best complete trials of each algorithm and its defaults, to be trained on fresh seeds
+    and measured on streams that no choice has seen; by algorithm.
+    """
+    assert config.search is not None
+    chosen: dict[str, list[tuple[int, Any]]] = {}
+    for algorithm in config.algorithms:
+        mine = trials[(trials["algorithm"] == algorithm.name) & (trials["state"] == "complete")]
+        order = np.argsort(np.asarray(mine["bound"]), kind="stable")[: config.search.winners]
+        words = np.asarray(mine["setting"])
+        numbers = np.asarray(mine["trial"])
+        settings = [(int(numbers[i]), _setting(str(words[i]))) for i in order]
+        chosen[algorithm.name] = [(DEFAULTS, {}), *settings]
+    evaluation = config.evaluation.model_copy(update={"root": config.evaluation.root + 1})
+    fresh = config.model_copy(
+        update={
+            "search": None,
+            "num_seeds": config.search.winner_seeds,
+            "seed": config.seed + FRESH,
+            "evaluation": evaluation,
+        }
+    )
+    return fresh, chosen
+
+
+def winner_groups(
+    config: Sweep, chosen: dict[str, list[tuple[int, Any]]], fixtures: Sequence[Fixture]
+) -> list[Group]:
+    """The groups that train the winners."""
+    found: list[Group] = []
+    for name, settings in chosen.items():
+        found += group(config, name, settings, fixtures, len(found))
+    return found
+
+
+def _setting(words: str) -> Setting:
+    """A setting from JSON, lists as tuples."""
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(words).items()}
+
+
+def _frame(study: Study, proposer: Proposer) -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.DataFrame(
+        [
+            {
+                "algorithm": study.algorithm.name,
+                "study": study.name,
+                "number": trial.number,
+                "setting": json.dumps({**study.fixed, **trial.setting}),
+                "state": trial.state,
+                "share": len(trial.bounds) / proposer.calls,
+                "bound": 10**trial.value,
+            }
+            for trial in proposer.trials
+        ]
+    )
+
+
+def _run(
+    config: Sweep,
+    study: Study,
+    fixtures: Sequence[Fixture],
+    folder: Path,
+    storage: Storage,
+    report: Report,
+) -> Proposer:
+    """One study, call by call, from its start or from the last state that was kept.
+
+    The bounds of every call are kept as they come; the states of the learners at most every
+    minute, and the calls after the last of them are done again, to the same bounds.
+    """
+    assert config.search is not None
+    folder.mkdir(parents=True, exist_ok=True)
+    proposer = Proposer(config.search, study.space, study.budget, study.seed)
+    known = _calls(folder)
+    kept = _last_state(folder)
+    population = _Population(config, study, fixtures, proposer)
+    if kept:
+        for bounds in known[:kept]:
+            proposer.feed(bounds)
+        population.load(folder / str(kept), proposer)
+    calls, saved, total = kept, time.perf_counter(), proposer.budget
+    while proposer.running:
+        bounds = population.call(proposer)
+        calls += 1
+        text.write_whole(folder / f"call-{calls:06d}.json", json.dumps(bounds))
+        replaced = proposer.feed(bounds)
+        population.replace(replaced, proposer)
+        now = time.perf_counter()
+        if now - saved >= STATE_SECONDS and proposer.running:
+            population.save(folder / str(calls))
+            _forget(folder, calls)
+            storage.keep(proposer)
+            saved = time.perf_counter()
+        complete = [trial.value for trial in proposer.trials if trial.state == "complete"]
+        pruned = sum(trial.state == "pruned" for trial in proposer.trials)
+        told = f"{len(complete)} settings trained to the end, {pruned} stopped at a rung"
+        if complete:
+            told += f", lowest bound {10 ** min(complete):.3g} V*"
+        report(min(1.0, float(proposer.spent) / total), told)
+    storage.keep(proposer)
+    return proposer
+
+
+def _calls(folder: Path) -> list[list[float]]:
+    files = sorted(folder.glob("call-*.json"))
+    return [json.loads(file.read_text()) for file in files]
+
+
+def _last_state(folder: Path) -> int:
+    """Number of calls done at the last whole state; 0 for none."""
+    return max((int(p.name) for p in folder.iterdir() if p.name.isdigit()), default=0)
+
+
+def _forget(folder: Path, keep: int) -> None:
+    for entry in folder.iterdir():
+        if entry.name.isdigit() and int(entry.name) != keep:
+            shutil.rmtree(entry)
+
+
+class _Population:
+    """The learners of a search: places × fixtures × seeds, each with a clock of its own."""
+
+    def __init__(
+        self, config: Sweep, study: Study, fixtures: Sequence[Fixture], proposer: Proposer
+    ) -> None:
+        assert config.search is not None
+        self.config, self.study, self.fixtures = config, study, list(fixtures)
+        using = devices(config)
+        size = config.search.population * len(fixtures) * config.num_seeds
+        width = min(config.execution.width or DEFAULT[kind()], -(-size // len(using)))
+        self.layout = Layout.over(using, width, own_clocks=True)
+        self.settings: list[Setting] = [
+            trial.setting for trial in proposer.places if trial is not None
+        ]
+        self.group = self._group()
+        spec, h = self.group.spec, self.group.h
+        steps = spec.steps_per_update(jax.tree.map(lambda x: x[0], h))
+        self.updates = max(1, -(-config.total_timesteps // (steps * proposer.calls)))
+        self.plan = Plan(steps, self.updates * proposer.calls, (self.updates * proposer.calls,))
+        self.measure = final_measure(self.group, config)
+        everyone = np.arange(self.group.size)
+        self.members = Members.create(self.group.population(everyone, self.layout), self.plan)
+
+    def _group(self) -> Group:
+        numbered = [(i, {**self.study.fixed, **s}) for i, s in enumerate(self.settings)]
+        found = group(self.config, self.study.algorithm.name, numbered, self.fixtures)
+        if len(found) > 1:
+            raise InputError(
+                "search: expected fixtures of one family and shape, and settings of one shape; "
+                f"got {len(found)} groups"
+            )
+        return found[0]
+
+    def call(self, proposer: Proposer) -> list[float]:
+        """Train everyone for one share of the training; the bound of each place."""
+        assert self.config.search is not None
+        _, gaps = self.members.advance(self.measure, self.updates)
+        gaps = np.where(np.isnan(gaps), np.inf, gaps)[: self.group.size]
+        by_place = gaps.reshape(len(self.settings), -1, gaps.shape[-1])
+        confidence = self.config.search.confidence
+        return [upper_bound(place, confidence) for place in by_place]
+
+    def replace(self, places: Sequence[bool], proposer: Proposer) -> None:
+        """Begin anew at some places, with their new settings."""
+        if not any(places):
+            return
+        fresh = self._take(proposer)
+        mask = np.repeat(np.asarray(places), self.group.size // len(self.settings))
+        mask = np.concatenate([mask, np.zeros(len(fresh.keys) - len(mask), bool)])
+        spec, env = fresh.spec, fresh.env
+        begun = initialize(spec, env, self.layout, *fresh.arguments())
+        begun = begun.replace(clock=begun.clock.planned(self.plan.total))
+        self.members.states = [_choose(jnp.asarray(mask), begun, self.members.states[0])]
+
+    def _take(self, proposer: Proposer) -> Any:
+        """Let the hyperparameters be those of the places; the population."""
+        for place, trial in enumerate(proposer.places):
+            if trial is not None:
+                self.settings[place] = trial.setting
+        self.group = self._group()
+        fresh = self.group.population(np.arange(self.group.size), self.layout)
+        self.members.p, self.members.arguments = fresh, [fresh.arguments()]
+        return fresh
+
+    def save(self, target: Path) -> None:
+        """Keep the states of all learners."""
+        checkpoint.save_tree(target, self.members.states[0])
+
+    def load(self, source: Path, proposer: Proposer) -> None:
+        """Go on from states that were kept, with the settings that the places have now."""
+        self._take(proposer)
+        self.members.states = [checkpoint.load_tree(source, self.members.states[0])]
+
+
+@jax.jit
+def _choose(mask: jax.Array, new: Any, old: Any) -> Any:
+    """Leaves of ``new`` where the mask holds, (M,), else of ``old``."""
+
+    def choose(x, y):
+        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            chosen = choose(jax.random.key_data(x), jax.random.key_data(y))
+            return jax.random.wrap_key_data(chosen, impl=jax.random.key_impl(x))
+        return jnp.where(mask.reshape(mask.shape + (1,) * (x.ndim - 1)), x, y)
+
+    return jax.tree.map(choose, new, old)

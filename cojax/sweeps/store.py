@@ -1,0 +1,138 @@
+"""What a sweep has done so far, on disk: chunks, each there whole or not at all."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cojax.agents import save_policy
+from cojax.experiments.sittings import part
+from cojax.fixtures import text
+from cojax.inputs import InputError
+from cojax.sweeps.engine import Result
+from cojax.sweeps.groups import Chunk, Group
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MEMBERS, CURVES, POLICIES = "members.parquet", "curves.parquet", "policies.npz"
+
+
+@dataclasses.dataclass(frozen=True)
+class Store:
+    """Chunks of one sweep in a folder; a single process writes it, under a lock held elsewhere."""
+
+    folder: Path
+
+    @property
+    def chunks(self) -> Path:
+        """Where chunks are."""
+        return self.folder / "chunks"
+
+    def done(self) -> list[Chunk]:
+        """Chunks that are there, in order. Raises InputError for a folder that is none."""
+        if not self.chunks.is_dir():
+            return []
+        found = []
+        for entry in self.chunks.iterdir():
+            if entry.name.endswith(".new"):  # cut short
+                continue
+            try:
+                found.append(Chunk.named(entry.name))
+            except (ValueError, TypeError):
+                raise InputError(f"{entry}: expected a chunk, GROUP-START-STOP") from None
+        return sorted(found)
+
+    def write(self, group: Group, result: Result, policies: bool) -> None:
+        """Add a chunk."""
+        self.chunks.mkdir(exist_ok=True)
+        with part(self.chunks, result.chunk.name) as folder:
+            member_frame(group, result).to_parquet(folder / MEMBERS, index=False)
+            curve_frame(group, result).to_parquet(folder / CURVES, index=False)
+            if policies:
+                save_policy(folder / POLICIES, result.policy)
+
+    def read(self, name: str) -> pd.DataFrame:
+        """A table of all chunks, in the order of their members."""
+        import pandas as pd
+
+        return pd.concat(
+            [pd.read_parquet(self.chunks / chunk.name / name) for chunk in self.done()],
+            ignore_index=True,
+        )
+
+    def decide(self, name: str, value: Any = None) -> Any:
+        """A decision that later sittings keep: the one that was noted, or ``value``, now noted."""
+        file = self.folder / f"{name}.json"
+        if file.exists():
+            return json.loads(file.read_text())
+        if value is not None:
+            text.write_whole(file, json.dumps(value) + "\n")
+        return value
+
+    def note(self, **about: Any) -> None:
+        """Leave a line for ``cojax sweep status``: where the work stands now."""
+        file = self.folder / "status.json"
+        temporary = file.with_suffix(".new")
+        temporary.write_text(json.dumps({**about, "pid": os.getpid(), "time": time.time()}))
+        os.replace(temporary, file)
+
+
+def _labels(group: Group, chunk: Chunk) -> dict[str, np.ndarray]:
+    setting, fixture, seed = group.labels(np.arange(chunk.start, chunk.stop))
+    return {
+        "group": np.full(chunk.stop - chunk.start, group.number),
+        "algorithm": np.full(chunk.stop - chunk.start, group.spec.name, object),
+        "setting": np.asarray(group.settings)[setting],
+        "fixture": np.array([one.id for one in group.fixtures], object)[fixture],
+        "seed": seed,
+    }
+
+
+def member_frame(group: Group, result: Result) -> pd.DataFrame:
+    """One line for each member: its gap on the held-out streams, and how its training ended."""
+    import pandas as pd
+
+    gaps = result.gaps.astype(np.float64)
+    return pd.DataFrame(
+        {
+            **_labels(group, result.chunk),
+            "timesteps": int(result.timesteps[-1]),
+            "gap": gaps.mean(axis=1),
+            "diverged": np.isinf(gaps).mean(axis=1),
+            "failed": result.failed,
+            "curve_gap": _gap(result.curve[:, -1]),
+            "best_curve_gap": _gap(result.curve).min(axis=1),
+            "episode_return": result.metrics["episode_return"].astype(np.float64),
+            "trial_gaps": list(result.gaps.astype(np.float32)),
+            "policy_file": f"{result.chunk.name}.npz",
+            "policy_index": np.arange(len(gaps)),
+        }
+    )
+
+
+def curve_frame(group: Group, result: Result) -> pd.DataFrame:
+    """One line for each member and interval."""
+    import pandas as pd
+
+    M, K = result.curve.shape
+    labels = {name: np.repeat(x, K) for name, x in _labels(group, result.chunk).items()}
+    return pd.DataFrame(
+        {
+            **labels,
+            "timesteps": np.tile(result.timesteps, M),
+            "gap": _gap(result.curve).ravel(),
+        }
+    )
+
+
+def _gap(x: np.ndarray) -> np.ndarray:
+    """Float64; what is not a number is a failure, and infinite."""
+    x = np.asarray(x, np.float64)
+    return np.where(np.isnan(x), np.inf, x)
