@@ -12,6 +12,7 @@ NAMES = (
     "first_steps",
     "hyperparameter_search",
     "own_family",
+    "paper_table",
     "what_went_wrong",
 )
 

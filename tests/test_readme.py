@@ -20,7 +20,7 @@ COMMANDS = [
     for line in text.strip().splitlines()
     if line.startswith("cojax ")
 ]
-OPTIONAL = ("stable_baselines3", "dm_env", "brax")
+OPTIONAL = ("stable_baselines3", "dm_env", "brax", "import control")
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -30,7 +30,7 @@ def test_python_snippets_in_order(capsys):
     assert len(snippets) >= 5
     for snippet in snippets:
         needs = [name for name in OPTIONAL if name in snippet]
-        if needs and not all(importlib.util.find_spec(name) for name in needs):
+        if not all(importlib.util.find_spec(name.split()[-1]) for name in needs):
             continue
         exec(compile(snippet, "README.md", "exec"), namespace)
     assert float(namespace["advantage"]) > 0.0
