@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
-# Tests compile hundreds of small programs and run each for a moment: compile quickly.
+# Tests compile hundreds of small programs and run each for a moment: compile quickly, and once
+# for all workers and the commands that tests start.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="cojax-tests-")
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.5"
+    atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 
 import pytest
 from hypothesis import settings

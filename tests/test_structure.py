@@ -19,9 +19,9 @@ FLOORS = [  # each may import what stands below it
     {"envs"},
     {"fixtures"},
     {"agents", "evaluation"},
-    {"sweeps"},
     {"report"},
     {"experiments"},
+    {"sweeps"},
     {"commands"},
     {"cli", "__main__", "testing", "adapters"},
 ]

@@ -149,7 +149,7 @@ def load_experiment(
     Raises InputError, one line with file, field and what was expected, for anything unusable.
     """
     path = Path(path_or_name)
-    if not path.exists():
+    if not path.is_file():
         if path.suffix in (".yaml", ".yml"):
             raise InputError(f"{path}: no such file")
         inputs.one_of("experiment", path_or_name, shipped_experiments())

@@ -46,6 +46,7 @@ def join(text: str) -> None:
     try:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         jax.distributed.initialize(address, num, index, initialization_timeout=CONNECT_SECONDS)
+        multihost_utils.sync_global_devices("cojax sweep")  # once begun, collectives are patient
     except (RuntimeError, ValueError) as error:
         line = str(error).strip().partition("\n")[0]
         raise InputError(f"--hosts: {address}: {line}") from None

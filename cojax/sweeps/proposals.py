@@ -90,7 +90,6 @@ class Proposer:
                 self.spent += Fraction(1, self.calls)
                 if len(trial.bounds) in self.reached:
                     self.reached[len(trial.bounds)].append(trial.value)
-        free = []
         for place, trial in enumerate(self.places):
             if trial is None:
                 continue
@@ -101,21 +100,20 @@ class Proposer:
             else:
                 continue
             self.places[place] = None
-            free.append(place)
-        for place in free:  # after every result was told
-            if self._left():
-                self.places[place] = self._ask()
-        return [place in free and self.places[place] is not None for place in range(len(bounds))]
+        replaced = [False] * len(self.places)
+        for place, trial in enumerate(self.places):  # after every result was told
+            if trial is None and self._left():
+                self.places[place], replaced[place] = self._ask(), True
+        return replaced
 
     def _left(self) -> bool:
-        """Whether the budget allows another setting, with those under way trained to the end."""
+        """Whether the budget allows another setting, with all under way trained to the end."""
         going = sum(
             Fraction(self.calls - len(trial.bounds), self.calls)
             for trial in self.places
             if trial is not None
         )
-        first = Fraction(self.rungs[0] if self.rungs else self.calls, self.calls)
-        return self.spent + going + first <= self.budget
+        return self.spent + going + 1 <= self.budget
 
     def _passes(self, trial: Trial) -> bool:
         seen = self.reached[len(trial.bounds)]

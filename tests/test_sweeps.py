@@ -1,0 +1,423 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+import cojax
+from cojax.agents import load_policy
+from cojax.cli import main
+from cojax.experiments.sittings import unfinished
+from cojax.inputs import InputError
+from cojax.sweeps import load_sweep, run_sweep, sweep
+from cojax.sweeps.groups import Chunk, cut, groups
+from cojax.sweeps.placement import fit
+from cojax.sweeps.rows import upper_bound
+from cojax.sweeps.runner import here
+
+SMALL = {
+    "schema": "cojax.sweep/1",
+    "name": "small",
+    "fixtures": ["arm-n2-p0.80-s7"],
+    "algorithms": [
+        {
+            "name": "ppo",
+            "hyperparameters": {
+                "hidden": [8], "num_envs": 4, "num_steps": 16, "num_minibatches": 2,
+            },
+            "space": {"learning_rate": {"low": 1e-4, "high": 1e-2, "log": True, "num": 3}},
+        }
+    ],
+    "num_seeds": 2,
+    "total_timesteps": 256,
+    "curve": {"points": 2, "num_trials": 2},
+    "evaluation": {"num_trials": 4},
+    "execution": {"chunk_members": 2},
+}  # fmt: skip
+TABLES = ("members.parquet", "curves.parquet", "rows.parquet", "rows.json")
+
+
+def changed(**fields):
+    return sweep({**SMALL, **fields})
+
+
+def same(a, b, names=TABLES):
+    for name in names:
+        assert (a / name).read_bytes() == (b / name).read_bytes(), name
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sweep")
+    (folder / "small.yaml").write_text(json.dumps(SMALL))
+    result = CliRunner().invoke(
+        main, ["sweep", str(folder / "small.yaml"), "--out", str(folder / "out"), "--json"]
+    )
+    assert result.exit_code == 0, result.output
+    return folder, json.loads(result.stdout)
+
+
+def test_the_table_and_the_folder(finished):
+    folder, rows = finished
+    out = folder / "out"
+    assert {entry.name for entry in out.iterdir()} == {
+        *TABLES, "config.yaml", "fixtures", "figures", "policies", "provenance.json",
+    }  # fmt: skip
+    assert not unfinished(out).exists()
+    assert [row["bound"] for row in rows] == sorted(row["bound"] for row in rows)
+    assert {row["hyperparameters"]["learning_rate"] for row in rows} == {1e-4, 1e-3, 1e-2}
+    members = pd.read_parquet(out / "members.parquet")
+    assert list(members["setting"]) == [0, 0, 1, 1, 2, 2]
+    assert list(members["seed"]) == [0, 1] * 3
+    assert len(pd.read_parquet(out / "curves.parquet")) == 6 * 2
+    about = json.loads((out / "provenance.json").read_text())
+    assert about["configuration"]["seed"] == 0
+
+
+def test_a_member_is_the_solo_run_and_its_gap_can_be_measured_again(finished):
+    folder, _ = finished
+    members = pd.read_parquet(folder / "out" / "members.parquet")
+    line = members.iloc[3]
+    saved = load_policy(folder / "out" / "policies" / line["policy_file"])
+    policy = saved.member(member=int(line["policy_index"]))
+    fixture = cojax.load_fixture("arm-n2-p0.80-s7")
+    config = load_sweep(folder / "small.yaml")
+    base = config.on(config.algorithms[0], fixture.family)
+    key = jax.random.key(0, impl="threefry2x32")
+    solo = cojax.train(
+        "ppo",
+        fixture.params,
+        jax.random.fold_in(key, int(line["seed"])),
+        hyperparameters={**base, "learning_rate": 1e-3},
+        num_seeds=None,
+        total_timesteps=256,
+    )
+    for ours, theirs in zip(
+        jax.tree.leaves(policy.params), jax.tree.leaves(solo.policy.params), strict=True
+    ):
+        np.testing.assert_array_equal(ours, theirs)
+    measured = cojax.evaluate({"ppo": policy}, fixture.params, num_trials=4, root=2)
+    gaps = measured.frame().query("policy == 'ppo'")["relative_suboptimality"]
+    gaps = gaps.to_numpy()
+    tame = gaps < 100.0  # a trial that runs away depends on rounding
+    assert tame.sum() >= 2
+    np.testing.assert_allclose(line["trial_gaps"][tame], gaps[tame], rtol=2e-4)
+    assert line["gap"] == pytest.approx(np.mean(line["trial_gaps"]), rel=1e-6)
+
+
+def test_how_it_is_cut_changes_nothing(finished, tmp_path):
+    folder, _ = finished
+    whole = changed(execution={"chunk_members": 5})
+    run_sweep(whole, tmp_path / "out")
+    columns = ["setting", "seed", "gap", "curve_gap", "failed", "episode_return"]
+    a, b = (
+        pd.read_parquet(where / "out" / "members.parquet")[columns] for where in (folder, tmp_path)
+    )
+    pd.testing.assert_frame_equal(a, b, check_exact=True)
+    same(folder / "out", tmp_path / "out", ("curves.parquet", "rows.json"))
+
+
+def test_interrupted_and_resumed_gives_the_same_files(finished, tmp_path):
+    folder, _ = finished
+
+    def stops(config, tasks, told):
+        yield from here(config, tasks[:1], told)
+        raise KeyboardInterrupt
+
+    config = sweep(SMALL)
+    with pytest.raises(KeyboardInterrupt):
+        run_sweep(config, tmp_path / "out", engine=stops)
+    assert not (tmp_path / "out").exists()
+    status = CliRunner().invoke(main, ["sweep", "status", str(tmp_path / "out"), "--json"])
+    about = json.loads(status.stdout)
+    assert (about["state"], about["done"], about["members"]) == ("interrupted", 2, 6)
+    with pytest.raises(InputError, match="holds interrupted work"):
+        run_sweep(config, tmp_path / "out")
+    with pytest.raises(InputError, match="of other work: num_seeds"):
+        run_sweep(changed(num_seeds=3), tmp_path / "out", resume=True)
+    counted = []
+
+    def counts(config, tasks, told):
+        for result in here(config, tasks, told):
+            counted.append(result.chunk)
+            yield result
+
+    run_sweep(config, tmp_path / "out", resume=True, engine=counts)
+    assert counted == [Chunk(0, 2, 4), Chunk(0, 4, 6)]
+    same(folder / "out", tmp_path / "out")
+    status = CliRunner().invoke(main, ["sweep", "status", str(tmp_path / "out")])
+    assert status.stdout.strip().endswith("finished, 6 of 6 members done")
+
+
+def kill_and_compare(folder, tmp_path, seconds):
+    """Kill a sweep of its own process after each of some times, then let it end."""
+    out = tmp_path / "out"
+    command = [
+        sys.executable,
+        "-m",
+        "cojax",
+        "sweep",
+        str(folder / "small.yaml"),
+        "--out",
+        str(out),
+    ]
+    kills = 0
+    for wait in seconds:
+        extra = ["--resume"] if unfinished(out).exists() else []
+        with (tmp_path / "log").open("a") as log:
+            run = subprocess.Popen([*command, *extra, "--devices", "1"], stderr=log, stdout=log)
+            try:
+                run.wait(wait)
+            except subprocess.TimeoutExpired:
+                os.kill(run.pid, signal.SIGKILL)
+                run.wait()
+                kills += 1
+        if out.exists():
+            break
+        chunks = unfinished(out) / "chunks"
+        for chunk in chunks.glob("*[0-9]") if chunks.exists() else []:
+            assert len(pd.read_parquet(chunk / "members.parquet")) == 2
+    while not out.exists():
+        extra = ["--resume"] if unfinished(out).exists() else []
+        done = subprocess.run(
+            [*command, *extra, "--devices", "1"], capture_output=True, text=True, timeout=300
+        )
+        assert done.returncode == 0, done.stderr
+    same(folder / "out", out)
+    return kills
+
+
+def test_killed_once_and_resumed(finished, tmp_path):
+    """Killed when its first chunk is there: nothing finished is lost, and the end is the same."""
+    folder, _ = finished
+    out = tmp_path / "out"
+    command = [
+        sys.executable,
+        "-m",
+        "cojax",
+        "sweep",
+        str(folder / "small.yaml"),
+        "--out",
+        str(out),
+    ]
+    run = subprocess.Popen([*command, "--devices", "1"], stderr=subprocess.DEVNULL)
+    while not (unfinished(out) / "chunks" / Chunk(0, 0, 2).name).exists():
+        assert run.poll() is None
+        time.sleep(0.05)
+    os.kill(run.pid, signal.SIGKILL)
+    run.wait()
+    before = {path: path.stat().st_mtime_ns for path in unfinished(out).glob("chunks/*/*")}
+    assert before
+    run_sweep(sweep(SMALL), out, resume=True)
+    same(folder / "out", out)
+
+
+@pytest.mark.slow
+def test_killed_at_twenty_moments(finished, tmp_path):
+    folder, _ = finished
+    rng = np.random.default_rng(0)
+    kills = 0
+    for attempt in range(20):  # one kill each: a sweep that is killed at once never ends
+        place = tmp_path / str(attempt)
+        place.mkdir()
+        kills += kill_and_compare(folder, place, [rng.uniform(2.0, 20.0)])
+    assert kills >= 10
+
+
+def test_groups_by_shape_and_by_what_decides_shapes():
+    space = {"num_steps": {"values": [16, 32]}, "clip_eps": {"values": [0.1, 0.2, 0.3]}}
+    algorithm = {"name": "ppo", "space": space}
+    fixtures = [cojax.load_fixture(name) for name in ("arm-n2-p0.80-s7", "nvdex-k1-easy")]
+    config = changed(algorithms=[algorithm])
+    found = groups(config, fixtures)
+    assert [(g.fixtures[0].family, g.h.num_steps, g.shape) for g in found] == [
+        ("ConverseArm", 16, (3, 1, 2)),
+        ("ConverseArm", 32, (3, 1, 2)),
+        ("NVDEx", 16, (3, 1, 2)),
+        ("NVDEx", 32, (3, 1, 2)),
+    ]
+    assert sorted(found[0].settings + found[1].settings) == list(range(6))
+
+
+def test_cutting_covers_what_is_not_done():
+    group = groups(sweep(SMALL), [cojax.load_fixture("arm-n2-p0.80-s7")])[0]
+    assert cut(group, 4) == [Chunk(0, 0, 4), Chunk(0, 4, 6)]
+    assert cut(group, 4, [Chunk(0, 2, 4), Chunk(1, 0, 2)]) == [Chunk(0, 0, 2), Chunk(0, 4, 6)]
+    assert cut(group, 4, [Chunk(0, 0, 6)]) == []
+    assert Chunk.named(Chunk(3, 12, 40).name) == Chunk(3, 12, 40)
+
+
+def test_a_chunk_stays_within_the_memory():
+    from cojax.agents.layout import Layout
+
+    config = sweep(SMALL)
+    group = groups(config, [cojax.load_fixture("arm-n2-p0.80-s7")])[0]
+    length, needed = fit(group, config, Layout(1), 2, 10**9)
+    assert length == 2
+    shorter, less = fit(group, config, Layout(1), 2, int(needed * 0.7))
+    assert shorter == 1
+    assert less <= needed * 0.7
+    with pytest.raises(InputError, match="memory_limit"):
+        fit(group, config, Layout(1), 6, 1000)
+
+
+def test_the_bound():
+    gaps = np.array([[0.1, 0.1], [0.1, 0.1], [0.1, 0.1]])
+    assert upper_bound(gaps, 0.9) == pytest.approx(0.1)
+    spread = np.array([[0.01], [1.0]])
+    from scipy import stats
+
+    expected = 10 ** (-1 + stats.t.ppf(0.9, 1) * np.std([-2, 0], ddof=1) / 2**0.5)
+    assert upper_bound(spread, 0.9) == pytest.approx(expected)
+    assert upper_bound(np.array([[0.1], [np.inf]]), 0.9) > 100
+    one = np.array([[0.1, 0.3]])
+    assert upper_bound(one, 0.9) > 0.2
+    assert upper_bound(np.array([[np.inf, 0.3]]), 0.9) == 1e6
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"fixtures": []}, "fixtures: expected at least one"),
+        ({"fixture": ["x"]}, "fixture: unknown field; did you mean 'fixtures'"),
+        ({"num_seeds": 0}, "num_seeds: "),
+        ({"num_seeds": "two"}, "num_seeds: "),
+        ({"num_settings": 4}, "num_settings: a grid has as many"),
+        ({"sampler": "random"}, "num_settings: expected a number"),
+        ({"sampler": "best"}, "sampler: "),
+        ({"algorithms": []}, "algorithms: "),
+        ({"algorithms": [{"name": "pp"}]}, "unknown algorithm 'pp'"),
+        ({"algorithms": [{"name": "ppo"}], "search": {}}, "empty, there is nothing to search"),
+        (
+            {"algorithms": [{"name": "ppo", "space": {"num_envs": {"low": 1, "high": 9}}}]},
+            "num_envs decides shapes and cannot vary within a population",
+        ),
+        (
+            {
+                "algorithms": [
+                    {
+                        "name": "ppo",
+                        "hyperparameters": {"clip_eps": 0.1},
+                        "space": {"clip_eps": {"values": [0.2]}},
+                    }
+                ]
+            },
+            "clip_eps is both fixed and varied",
+        ),
+        ({"algorithms": [{"name": "ppo", "space": {"clip_eps": {"low": 2, "high": 1}}}]}, "low"),
+    ],
+)
+def test_unusable_sweeps_are_one_line(fields, words, tmp_path):
+    (tmp_path / "bad.yaml").write_text(json.dumps({**SMALL, **fields}))
+    result = CliRunner().invoke(
+        main, ["sweep", str(tmp_path / "bad.yaml"), "--out", str(tmp_path / "out")]
+    )
+    assert result.exit_code == 2
+    line = result.stderr.strip()
+    assert line.startswith("cojax: bad.yaml: ")
+    assert words in line
+    assert "\n" not in line
+    assert [entry.name for entry in tmp_path.iterdir()] == ["bad.yaml"]
+
+
+def test_work_that_cannot_begin_leaves_nothing(tmp_path):
+    with pytest.raises(InputError, match=r"execution\.devices: expected at most"):
+        run_sweep(changed(execution={"devices": 4096}), tmp_path / "out")
+    with pytest.raises(InputError, match="memory_limit"):
+        run_sweep(changed(execution={"memory_gb": 1e-6}), tmp_path / "out")
+    with pytest.raises(InputError, match="unknown 'arm-n2'"):
+        run_sweep(changed(fixtures=["arm-n2"]), tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+    for folder, words in ((tmp_path, "no sweep.yaml"), (tmp_path / "x", "expected a sweep")):
+        result = CliRunner().invoke(main, ["sweep", "status", str(folder)])
+        assert result.exit_code == 2, words
+
+
+def test_generated_fixtures_are_made_once(tmp_path):
+    config = changed(
+        fixtures=[],
+        generate={"family": "ConverseArm", "num": 1, "ranges": {"n": 2}},
+        algorithms=[{**SMALL["algorithms"][0], "space": {}}],
+        num_seeds=1,
+    )
+    swept = run_sweep(config, tmp_path / "out")
+    assert len(swept.rows) == 1
+    assert len(list((tmp_path / "out" / "fixtures").iterdir())) == 1
+
+
+SEARCH = {
+    **SMALL,
+    "num_seeds": 1,
+    "search": {
+        "population": 3, "budget": 6, "startup": 3, "winners": 1, "winner_seeds": 2, "rungs": [0.5],
+    },
+}  # fmt: skip
+
+
+def searched():
+    content = json.loads(json.dumps(SEARCH))
+    content["algorithms"][0]["space"]["learning_rate"].pop("num")
+    return sweep(content)
+
+
+def test_a_search_ends_in_winners_and_resumes_to_the_same(tmp_path, monkeypatch):
+    pytest.importorskip("optuna")
+    from cojax.sweeps import search
+
+    monkeypatch.setattr(search, "STATE_SECONDS", 0.0)
+    config = searched()
+    first = run_sweep(config, tmp_path / "first")
+    assert [row["setting"] for row in first.rows].count(search.DEFAULTS) == 1
+    assert len(first.rows) == 2
+    trials = pd.read_parquet(tmp_path / "first" / "trials.parquet")
+    complete = trials[trials["state"] == "complete"]
+    best = complete.sort_values("bound").iloc[0]
+    winner = next(row for row in first.rows if row["setting"] != search.DEFAULTS)
+    assert winner["setting"] == best["trial"]
+    assert winner["hyperparameters"] == json.loads(best["setting"])
+    assert (tmp_path / "first" / "search.sqlite").exists()
+    assert (tmp_path / "first" / "figures" / "history-000-ppo.png").exists()
+
+    called = []
+    call = search._Population.call
+
+    def stops(self, *args):
+        called.append(1)
+        if len(called) == 3:
+            raise KeyboardInterrupt
+        return call(self, *args)
+
+    monkeypatch.setattr(search._Population, "call", stops)
+    with pytest.raises(KeyboardInterrupt):
+        run_sweep(config, tmp_path / "second")
+    run_sweep(config, tmp_path / "second", resume=True)
+    same(tmp_path / "first", tmp_path / "second", (*TABLES, "trials.parquet"))
+
+
+def test_event_files_hold_the_curves(tmp_path):
+    pytest.importorskip("tensorboardX")
+    from cojax.sweeps.tracking import trackers
+
+    config = changed(algorithms=[{**SMALL["algorithms"][0], "space": {}}])
+    run_sweep(config, tmp_path / "out", trackers=trackers(config, tmp_path / "out", True, None))
+    files = list((tmp_path / "out" / "tensorboard").rglob("*tfevents*"))
+    assert len(files) == 2  # one for each seed
+
+
+def test_weights_and_biases_offline(tmp_path, monkeypatch):
+    pytest.importorskip("wandb")
+    from cojax.sweeps.tracking import trackers
+
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    config = changed(algorithms=[{**SMALL["algorithms"][0], "space": {}}], num_seeds=1)
+    run_sweep(config, tmp_path / "out", trackers=trackers(config, tmp_path / "out", False, "tests"))
+    assert list((tmp_path / "wandb").glob("offline-run-*/*.wandb"))
