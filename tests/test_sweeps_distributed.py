@@ -1,0 +1,153 @@
+"""Sweeps over devices, processes and nodes: the same table as on one device."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from cojax.inputs import InputError
+from cojax.sweeps import run_sweep, sweep
+from test_sweeps import SMALL, changed, same
+
+DEVICES = """
+import json, sys
+from cojax.sweeps import run_sweep, sweep
+content, out = json.loads(sys.argv[1]), sys.argv[2]
+for count in (1, 8):
+    execution = {"devices": count, "chunk_members": 6}
+    run_sweep(sweep({**content, "execution": execution}), f"{out}/{count}")
+"""
+
+
+def environment(**extra):
+    return {**os.environ, "JAX_NUM_CPU_DEVICES": "1", **extra}
+
+
+def test_eight_devices_give_what_one_gives(tmp_path):
+    """Six members on eight devices: two are padding. Programs for several devices round otherwise,
+    so equal is up to rounding, amplified by four updates.
+    """
+    env = environment(JAX_NUM_CPU_DEVICES="8", PJRT_NPROC="12", NPROC="12")
+    done = subprocess.run(
+        [sys.executable, "-c", DEVICES, json.dumps(SMALL), str(tmp_path)],
+        env=env, capture_output=True, text=True, timeout=400,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "on each of 6 devices" in done.stderr or "on each of 8 devices" in done.stderr
+    one, eight = (pd.read_parquet(tmp_path / n / "members.parquet") for n in ("1", "8"))
+    assert list(one["seed"]) == list(eight["seed"])
+    a, b = (np.stack(list(x["trial_gaps"])) for x in (one, eight))
+    tame = a < 100.0  # a trial that runs away depends on rounding
+    assert tame.mean() > 0.3
+    np.testing.assert_allclose(a[tame], b[tame], rtol=1e-2)
+    assert len(np.unique(a[:, 0])) == 6  # members differ: the comparison means something
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """The sweep on one device of one process."""
+    folder = tmp_path_factory.mktemp("alone")
+    run_sweep(changed(execution={"devices": 1, "chunk_members": 2}), folder / "out")
+    return folder / "out"
+
+
+def test_two_processes_give_what_one_gives(alone, tmp_path):
+    (tmp_path / "small.yaml").write_text(json.dumps(SMALL))
+    address = f"127.0.0.1:{free_port()}"
+    command = [sys.executable, "-m", "cojax", "sweep", str(tmp_path / "small.yaml")]
+    command += ["--out", str(tmp_path / "out"), "--devices", "1"]
+    runs = [
+        subprocess.Popen(
+            [*command, "--hosts", f"{address},2,{index}"],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment(),
+        )
+        for index in range(2)
+    ]  # fmt: skip
+    try:
+        words = [run.communicate(timeout=400)[0] for run in runs]
+    finally:
+        for run in runs:
+            run.kill()
+    assert [run.returncode for run in runs] == [0, 0], words
+    same(alone, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("hosts", "words"),
+    [("here", "expected ADDRESS,N,I"), ("a:1,2,2", "I from 0"), ("a:1,1,0", "N >= 2")],
+)
+def test_processes_that_cannot_be(hosts, words):
+    from cojax.sweeps.hosts import join
+
+    with pytest.raises(InputError, match=words):
+        join(hosts)
+
+
+def test_a_ray_address_that_does_not_answer_is_one_line(tmp_path):
+    pytest.importorskip("ray")
+    from cojax.sweeps.cluster import on_ray
+
+    for address in (f"127.0.0.1:{free_port()}", "nowhere", "ray://x:0"):
+        with pytest.raises(InputError, match="ray: ") as caught:
+            on_ray(address)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # Ray's own
+@pytest.mark.parametrize("kill", [False, True], ids=["whole", "one node killed"])
+def test_two_ray_nodes_give_what_one_process_gives(kill, alone, tmp_path):
+    ray = pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    from cojax.sweeps.cluster import on_ray
+
+    here = {"node_ip_address": "127.0.0.1", "num_cpus": 1}
+    cluster = Cluster(initialize_head=True, head_node_args={**here, "include_dashboard": False})
+    second = cluster.add_node(**here)
+    ray.init(address=cluster.address, log_to_driver=False)
+    try:
+        assert len([n for n in ray.nodes() if n["Alive"]]) == 2
+
+        class Killer:
+            killed = False
+
+            def chunk(self, done, gaps):
+                if kill and not self.killed:
+                    cluster.remove_node(second, allow_graceful=False)
+                    self.killed = True
+
+            def end(self, rows, curves, folder):
+                pass
+
+        killer = Killer()
+        config = changed(execution={"devices": 1, "chunk_members": 2})
+        run_sweep(config, tmp_path / "out", engine=on_ray(), trackers=[killer])
+        assert killer.killed == kill
+        assert len([n for n in ray.nodes() if n["Alive"]]) == (1 if kill else 2)
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+    same(alone, tmp_path / "out")
+
+
+def test_a_search_runs_on_one_host():
+    from cojax.sweeps.hosts import across_hosts
+
+    algorithm = {"name": "ppo", "space": {"clip_eps": {"low": 0.1, "high": 0.3}}}
+    config = sweep({**SMALL, "algorithms": [algorithm], "search": {}})
+    with pytest.raises(InputError, match="runs on one host"):
+        next(across_hosts(config, [], lambda chunk: lambda share, rate: None))
