@@ -15,14 +15,14 @@ from cojax.sweeps import use_cores
 
 use_cores()  # before gymnax is imported
 
-import jax  # noqa: E402
-import numpy as np  # noqa: E402
+import jax
+import numpy as np
 
-import cojax  # noqa: E402
-from cojax.agents import intervals  # noqa: E402
-from cojax.agents.layout import Layout  # noqa: E402
-from cojax.sweeps import sweep  # noqa: E402
-from cojax.sweeps.groups import Group, groups  # noqa: E402
+import cojax
+from cojax.agents import intervals
+from cojax.agents.layout import Layout
+from cojax.sweeps import sweep
+from cojax.sweeps.groups import Group, groups
 
 REPEATS = 3
 

@@ -11,10 +11,10 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
+from test_sweeps import SMALL, changed, same
 
 from cojax.inputs import InputError
 from cojax.sweeps import run_sweep, sweep
-from test_sweeps import SMALL, changed, same
 
 DEVICES = """
 import json, sys
@@ -109,12 +109,15 @@ def test_a_ray_address_that_does_not_answer_is_one_line(tmp_path):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # Ray's own
 @pytest.mark.parametrize("kill", [False, True], ids=["whole", "one node killed"])
-def test_two_ray_nodes_give_what_one_process_gives(kill, alone, tmp_path):
+def test_two_ray_nodes_give_what_one_process_gives(kill, alone, tmp_path, monkeypatch):
     ray = pytest.importorskip("ray")
+    from ray._private import ray_constants
     from ray.cluster_utils import Cluster
 
     from cojax.sweeps.cluster import on_ray
 
+    # else Ray replaces the loopback address by another of this machine
+    monkeypatch.setattr(ray_constants, "ENABLE_RAY_CLUSTER", False)
     here = {"node_ip_address": "127.0.0.1", "num_cpus": 1}
     cluster = Cluster(initialize_head=True, head_node_args={**here, "include_dashboard": False})
     second = cluster.add_node(**here)

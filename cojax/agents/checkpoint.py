@@ -31,7 +31,10 @@ POLICIES = {cls.__name__: cls for cls in (ActorPolicy,)}
 
 
 def save_policy(path: str | os.PathLike, policy: Policy) -> None:
-    """Write a policy, or a whole population of them, to ``path``; whole or not at all."""
+    """Write a policy, or a whole population of them, to ``path``; whole or not at all.
+
+    Raises ValueError, one line, for a policy that no learner of cojax gave.
+    """
     kind = type(policy.apply).__name__
     if kind not in POLICIES:
         raise InputError(f"{path}: cannot save a policy of kind {kind}; can: {', '.join(POLICIES)}")
@@ -55,7 +58,7 @@ def save_policy(path: str | os.PathLike, policy: Policy) -> None:
 
 
 def load_policy(path: str | os.PathLike) -> Policy:
-    """Read what ``save_policy`` wrote; ValueError, in one line, for anything else."""
+    """Read what ``save_policy`` wrote to ``path``; raises ValueError, one line, for all else."""
     try:
         with np.load(path, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}

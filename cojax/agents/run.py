@@ -63,7 +63,8 @@ class Run:
     def member(self, which: str = "last", **index: int) -> Policy:
         """One member's policy, e.g. ``run.member(fixture=0, seed=3)``; it runs alone.
 
-        ``which`` is "last", the policy at the end, or "best". Axes that are not named stay.
+        ``which`` is "last", the policy at the end, or "best"; ``index`` names axes and where to
+        take them. Axes that are not named stay.
         Raises ValueError for another word, an unknown axis, and "best" where there is none.
         """
         if which not in ("last", "best"):

@@ -140,7 +140,10 @@ class Job:
     checkpoint_dir: Path | None
 
     def run(self, progress: Progress | None = None, checkpoint_seconds: float = 0.0) -> Run:
-        """Train; see ``train``. States are written at most every ``checkpoint_seconds``."""
+        """Train, telling ``progress`` of each interval as ``train`` does.
+
+        States are written at most every ``checkpoint_seconds``.
+        """
         parts = []
         for number, box in enumerate(self.chunks):
             part, folder = self.population, self.checkpoint_dir
@@ -190,7 +193,25 @@ def prepare(
     memory_limit: float | None = None,
     checkpoint_dir: str | os.PathLike | None = None,
 ) -> Job:
-    """Check the arguments of ``train``, compile its program and estimate its memory."""
+    """Check the arguments of ``train``, compile its program and estimate its memory.
+
+    Args:
+        algorithm: as in ``train``, like all others: one of ``ALGORITHMS``.
+        params: environment parameters, one or stacked.
+        key: typed key.
+        env: a gymnax environment; None for cojax's own.
+        hyperparameters: None, a mapping, an instance, or a sequence of those.
+        num_seeds: length of the seed axis, or None.
+        total_timesteps: environment steps of each member.
+        num_envs: shorthand for the hyperparameter of that name.
+        evaluate: run for every member after each interval.
+        eval_every: environment steps of an interval.
+        batching: "vmap", "loop" or "auto".
+        memory_limit: bytes, or None.
+        checkpoint_dir: folder of the full state, or None.
+
+    Raises ValueError as ``train`` does.
+    """
     if total_timesteps < 1:
         raise InputError(f"total_timesteps: expected at least 1, got {total_timesteps}")
     if memory_limit is not None and not memory_limit > 0:

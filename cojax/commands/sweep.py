@@ -24,7 +24,7 @@ def sweep() -> None:
 
 
 @sweep.command()
-@click.argument("config", metavar="CONFIG.yaml")
+@click.argument("config", metavar="NAME|CONFIG.yaml")
 @click.option("--out", metavar="FOLDER", help="[default: results/NAME-DATE-TIME]")
 @click.option("--resume", is_flag=True, help="Continue what was interrupted in --out.")
 @click.option(
@@ -52,8 +52,9 @@ def run(
     wandb: str | None,
     as_json: bool,
 ) -> None:
-    """Run a sweep and write its table. Interrupt with Ctrl-C; --resume with the same --out goes
-    on, and gives the same files.
+    """Run a sweep, shipped or your own, and write its table.
+
+    Interrupt with Ctrl-C; --resume with the same --out goes on, and gives the same files.
     """
     import time
 

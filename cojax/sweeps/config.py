@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -143,11 +144,24 @@ class Sweep(_Strict):
         return draw(algorithm.space, self.sampler, self.num_settings, self.seed)
 
 
-def load_sweep(path: str | Path) -> Sweep:
-    """Read a sweep from a YAML file. Raises InputError, one line, for anything unusable."""
-    path = Path(path)
-    if not path.exists():
-        raise InputError(f"{path}: no such file")
+def shipped_sweeps() -> list[str]:
+    """Names of the sweeps in the package."""
+    folder = resources.files("cojax.sweeps")
+    names = (entry.name for entry in folder.iterdir() if entry.name.endswith(".yaml"))
+    return sorted(name.removesuffix(".yaml") for name in names)
+
+
+def load_sweep(path_or_name: str | Path) -> Sweep:
+    """Read a sweep: the ``path_or_name`` of a YAML file, or of a shipped one.
+
+    Raises InputError, one line with file, field and what was expected, for anything unusable.
+    """
+    path = Path(path_or_name)
+    if not path.is_file():
+        if path.suffix in (".yaml", ".yml"):
+            raise InputError(f"{path}: no such file")
+        inputs.one_of("sweep", str(path_or_name), shipped_sweeps())
+        path = Path(str(resources.files("cojax.sweeps") / f"{path_or_name}.yaml"))
     return sweep(text.parse(text.read(path), path.name), path.name)
 
 
