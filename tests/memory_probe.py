@@ -1,6 +1,8 @@
 """Peak memory of one training, measured from outside of JAX: run as a program by the tests.
 
-    python tests/memory_probe.py loop|vmap ROWS [CHECKPOINT_FOLDER]
+    python tests/memory_probe.py loop|vmap|WIDTH ROWS [CHECKPOINT_FOLDER]
+
+A WIDTH lays members out in a row over all devices (``JAX_NUM_CPU_DEVICES``).
 
 Prints {"estimate", "measured"} in bytes: the growth of the resident set's high-water mark over a
 training, against what was estimated before it.
@@ -13,9 +15,22 @@ import sys
 from pathlib import Path
 
 import jax
+import numpy as np
 from agents_toy import Toy, ToyParams
 
-from cojax.agents import train
+from cojax.agents import algorithm, intervals, memory, train
+from cojax.agents.layout import Layout
+from cojax.agents.population import Population
+from cojax.agents.training import lookup
+
+SETTINGS = {
+    "num_envs": 8,
+    "num_steps": 8,
+    "gradient_steps": 1,
+    "batch_size": 32,
+    "learning_starts": 128,
+    "hidden": (8,),
+}
 
 
 def status(name):
@@ -29,15 +44,7 @@ def go(batching, rows, folder=None):
         ToyParams(),
         jax.random.key(0),
         env=Toy(),
-        hyperparameters={
-            "num_envs": 8,
-            "num_steps": 8,
-            "gradient_steps": 1,
-            "batch_size": 32,
-            "learning_starts": 128,
-            "hidden": (8,),
-            "buffer_size": rows,
-        },
+        hyperparameters={**SETTINGS, "buffer_size": rows},
         num_seeds=4,
         total_timesteps=640,
         eval_every=320,
@@ -46,7 +53,30 @@ def go(batching, rows, folder=None):
     )
 
 
+def in_a_row(batching, rows):
+    """Four members laid out over devices; the estimate, bytes."""
+    layout = Layout.over(jax.devices(), int(batching))
+    spec = lookup("ddpg")
+    h = algorithm.stack_hyperparameters(
+        spec.hyperparameters, [{**SETTINGS, "buffer_size": rows}] * 4, {}
+    )
+    params = jax.tree.map(lambda x: np.stack([x] * 4), algorithm.strong(ToyParams()))
+    keys = jax.random.split(jax.random.key(0), 4)
+    params, h, keys = layout.place((params, h, keys))
+    population = Population.flat(spec, Toy(), params, h, keys, layout)
+    estimate = memory.estimate(population, None)
+    intervals.run(population, intervals.Plan.of(64, 640, 320), np.zeros(4), 0)
+    return estimate
+
+
 def main(batching, rows, folder=None):
+    if batching.isdigit():
+        in_a_row(batching, 64)
+        before = status("VmRSS")
+        Path("/proc/self/clear_refs").write_text("5")
+        estimate = in_a_row(batching, int(rows))
+        print(json.dumps({"estimate": estimate, "measured": status("VmHWM") - before}))
+        return
     first = folder and folder + "/first"
     go(batching, 64, first)  # what the compiler and the libraries take
     before = status("VmRSS")

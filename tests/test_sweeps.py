@@ -399,6 +399,15 @@ def test_a_search_ends_in_winners_and_resumes_to_the_same(tmp_path, monkeypatch)
     monkeypatch.setattr(search._Population, "call", stops)
     with pytest.raises(KeyboardInterrupt):
         run_sweep(config, tmp_path / "second")
+    monkeypatch.setattr(search._Population, "call", call)
+
+    def stops_at_once(config, tasks, told):
+        raise KeyboardInterrupt
+        yield
+
+    with pytest.raises(KeyboardInterrupt):
+        run_sweep(config, tmp_path / "second", resume=True, engine=stops_at_once)
+    monkeypatch.setattr(search, "_Population", None)  # the search has ended: it is not run again
     run_sweep(config, tmp_path / "second", resume=True)
     same(tmp_path / "first", tmp_path / "second", (*TABLES, "trials.parquet"))
 

@@ -157,13 +157,18 @@ def hyperparameters(cls: type, given: Any, overrides: Mapping[str, Any] | None =
 
     Raises ValueError in one line for an unknown name, a wrong type or a value out of range.
     """
+    return strong_floats(host_hyperparameters(cls, given, overrides or {}))
+
+
+def host_hyperparameters(cls: type, given: Any, overrides: Mapping[str, Any]) -> Any:
+    """``hyperparameters`` with leaves as they were given, so that thousands are quick to make."""
     if isinstance(given, cls):
         given = {f.name: getattr(given, f.name) for f in dataclasses.fields(given)}
     if given is not None and not isinstance(given, Mapping):
         raise InputError(
             f"hyperparameters: expected a mapping or {cls.__name__}, got {type(given).__name__}"
         )
-    values = dict(given or {}) | dict(overrides or {})
+    values = dict(given or {}) | dict(overrides)
     fields = {f.name: f for f in dataclasses.fields(cls)}
     for name, value in values.items():
         if name not in fields:
@@ -171,7 +176,7 @@ def hyperparameters(cls: type, given: Any, overrides: Mapping[str, Any] | None =
                 f"{cls.__name__}: unknown hyperparameter {name!r}{nearest(name, fields, 0.0)}"
             )
         values[name] = _checked(cls.__name__, fields[name], value)
-    return strong_floats(cls(**values))
+    return cls(**values)
 
 
 def _checked(owner: str, field: dataclasses.Field, value: Any) -> Any:
@@ -206,7 +211,7 @@ def strong_floats(h: Any) -> Any:
 
 def stack_hyperparameters(cls: type, given: Sequence[Any], overrides: Mapping[str, Any]) -> Any:
     """Stack several settings: every leaf gets a leading axis; static values must agree."""
-    settings = [hyperparameters(cls, g, overrides) for g in given]
+    settings = [host_hyperparameters(cls, g, overrides) for g in given]
     if not settings:
         raise InputError("hyperparameters: the list is empty")
     for f in dataclasses.fields(cls):
@@ -217,7 +222,8 @@ def stack_hyperparameters(cls: type, given: Sequence[Any], overrides: Mapping[st
             )
         if f.default is None and len({v is None for v in values}) > 1:
             raise InputError(f"{cls.__name__}.{f.name}: give it in every setting or in none")
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *settings)
+    # on the host: stacking thousands of device arrays would be a program of thousands of inputs
+    return jax.tree.map(lambda *leaves: jnp.asarray(np.asarray(leaves, np.float32)), *settings)
 
 
 def one_or_several(cls: type, given: Any, overrides: Mapping[str, Any]) -> tuple[Any, int | None]:

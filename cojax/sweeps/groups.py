@@ -155,7 +155,7 @@ def group(
             by_static: dict[Any, list[tuple[int, dict[str, Any], dict[str, Any]]]] = {}
             for number, setting in settings:
                 merged = {**base, **setting}
-                h = algorithms.hyperparameters(spec.hyperparameters, merged)
+                h = algorithms.host_hyperparameters(spec.hyperparameters, merged, {})
                 spec.check(h)
                 by_static.setdefault(jax.tree.structure(h), []).append((number, setting, merged))
             for together in by_static.values():

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SCHEMA = "cojax.sweep-results/1"
+TELL_SECONDS = 1.0
 
 Task = tuple[Group, Chunk, Placement]
 Engine = Callable[[Sweep, Sequence[Task], Callable[[Chunk], Told]], Iterator[Result]]
@@ -176,6 +177,7 @@ class Watch:
         self.members, self.finished = members, float(done)
         self.shares: dict[Chunk, float] = {}
         self.start, self.begun = time.perf_counter(), float(done)
+        self.told = self.start
         self.per_member = timesteps / members
 
     def of(self, chunk: Chunk) -> Told:
@@ -184,7 +186,8 @@ class Watch:
         def told(share: float, rate: float) -> None:
             del rate
             self.shares[chunk] = share * (chunk.stop - chunk.start)
-            self._tell()
+            if time.perf_counter() - self.told > TELL_SECONDS:
+                self._tell()
 
         return told
 
@@ -192,9 +195,12 @@ class Watch:
         """A chunk is on disk."""
         self.shares.pop(chunk, None)
         self.finished += chunk.stop - chunk.start
-        self._tell()
+        last = self.finished == self.members
+        if last or time.perf_counter() - self.told > TELL_SECONDS:
+            self._tell()
 
     def _tell(self) -> None:
+        self.told = time.perf_counter()
         now = self.finished + sum(self.shares.values())
         seconds = max(time.perf_counter() - self.start, 1e-9)
         speed = (now - self.begun) / seconds

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 FRESH = 1_000_003  # added to the seed of the search for that of the winners
 STATE_SECONDS = 60.0
 DATABASE = "search.sqlite"
+FINISHED = "finished"  # a file in the folder of a study that has ended
 DEFAULTS = -1  # number of the setting that varies nothing
 
 
@@ -195,6 +196,10 @@ def _run(
     folder.mkdir(parents=True, exist_ok=True)
     proposer = Proposer(config.search, study.space, study.budget, study.seed)
     known = _calls(folder)
+    if (folder / FINISHED).exists():
+        for bounds in known:
+            proposer.feed(bounds)
+        return proposer
     kept = _last_state(folder)
     population = _Population(config, study, fixtures, proposer)
     if kept:
@@ -203,7 +208,7 @@ def _run(
         population.load(folder / str(kept), proposer)
     calls, saved, total = kept, time.perf_counter(), proposer.budget
     while proposer.running:
-        bounds = population.call(proposer)
+        bounds = population.call()
         calls += 1
         text.write_whole(folder / f"call-{calls:06d}.json", json.dumps(bounds))
         replaced = proposer.feed(bounds)
@@ -221,6 +226,7 @@ def _run(
             told += f", lowest bound {10 ** min(complete):.3g} V*"
         report(min(1.0, float(proposer.spent) / total), told)
     storage.keep(proposer)
+    text.write_whole(folder / FINISHED, "")
     return proposer
 
 
@@ -274,7 +280,7 @@ class _Population:
             )
         return found[0]
 
-    def call(self, proposer: Proposer) -> list[float]:
+    def call(self) -> list[float]:
         """Train everyone for one share of the training; the bound of each place."""
         assert self.config.search is not None
         _, gaps = self.members.advance(self.measure, self.updates)
