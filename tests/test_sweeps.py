@@ -229,7 +229,7 @@ def test_killed_at_twenty_moments(finished, tmp_path):
     for attempt in range(20):  # one kill each: a sweep that is killed at once never ends
         place = tmp_path / str(attempt)
         place.mkdir()
-        kills += kill_and_compare(folder, place, [rng.uniform(2.0, 20.0)])
+        kills += kill_and_compare(folder, place, [rng.uniform(3.0, 10.0)])
     assert kills >= 10
 
 

@@ -108,6 +108,7 @@ def history(trials: pd.DataFrame) -> Any:
     seen = np.isfinite(lowest)
     axis.step(numbers[seen], lowest[seen], where="post", color=GREY, lw=1.2, label="lowest so far")
     axis.set_yscale("log")
+    _ticks(axis.yaxis, bounds.min(), bounds.max(), 300)
     axis.grid(axis="y", color=GRID, lw=0.6)
     axis.set_xlabel("setting, in order of proposal")
     axis.set_ylabel("upper bound of gap [V*]")
@@ -149,8 +150,9 @@ def _scale(axis: Any, values: list[Any]) -> Any:
     """Set the scale of x, and give the place of a value on it."""
     if all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
         numbers = [float(v) for v in values]
-        if min(numbers) > 0 and max(numbers) > 20 * min(numbers):
+        if min(numbers) > 0 and max(numbers) > 8 * min(numbers):
             axis.set_xscale("log")
+            _ticks(axis.xaxis, min(numbers), max(numbers), 15)
         return float
     words = sorted({str(v) for v in values})
     axis.set_xticks(range(len(words)), words)
@@ -158,7 +160,19 @@ def _scale(axis: Any, values: list[Any]) -> Any:
     return lambda value: words.index(str(value))
 
 
+def _ticks(axis: Any, low: float, high: float, wide: float) -> None:
+    """Numbers at 1, 2 and 5 of each decade of a logarithmic axis; at 1 alone where it is wide."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(subs=(1.0,) if high > wide * low else (1.0, 2.0, 5.0)))
+    axis.set_minor_formatter(NullFormatter())
+    if high <= wide * low:
+        axis.set_major_formatter("{x:g}")
+
+
 def _labels(axis: Any, name: str) -> None:
     axis.set_yscale("log")
+    low, high = axis.get_ylim()
+    _ticks(axis.yaxis, low, high, 300)
     axis.set_xlabel(name)
     axis.grid(axis="y", color=GRID, lw=0.6)
