@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from cojax.evaluation import provenance, tables
 from cojax.experiments.progress import Report, stage
-from cojax.experiments.sittings import claim, finish, part, unfinished
+from cojax.experiments.sittings import claim, finish, lock, part, unfinished
 from cojax.fixtures import Fixture, generate, load_fixture, text
 from cojax.fixtures.store import save_fixture
 from cojax.inputs import InputError
@@ -22,7 +22,7 @@ from cojax.sweeps.engine import Result, Told
 from cojax.sweeps.groups import Chunk, Group, cut, groups
 from cojax.sweeps.placement import Placement, place
 from cojax.sweeps.rows import rows_of
-from cojax.sweeps.store import CURVES, MEMBERS, POLICIES, Store
+from cojax.sweeps.store import CURVES, DATABASE, MEMBERS, POLICIES, Store
 from cojax.sweeps.tracking import Tracker
 
 if TYPE_CHECKING:
@@ -179,12 +179,12 @@ class Watch:
         self.start, self.begun = time.perf_counter(), float(done)
         self.told = self.start
         self.per_member = timesteps / members
+        store.note(members=members, done=done)
 
     def of(self, chunk: Chunk) -> Told:
         """Told of the chunk's share done."""
 
-        def told(share: float, rate: float) -> None:
-            del rate
+        def told(share: float) -> None:
             self.shares[chunk] = share * (chunk.stop - chunk.start)
             if time.perf_counter() - self.told > TELL_SECONDS:
                 self._tell()
@@ -253,8 +253,8 @@ def write(
             trials.to_parquet(new / "trials.parquet", index=False)
             for file in (store.folder / "search").glob("*/importance.json"):
                 shutil.copyfile(file, new / f"importance-{file.parent.name}.json")
-            if (store.folder / "search.sqlite").exists():
-                shutil.copyfile(store.folder / "search.sqlite", new / "search.sqlite")
+            if (store.folder / DATABASE).exists():
+                shutil.copyfile(store.folder / DATABASE, new / DATABASE)
         sweep_figures.write(rows, trials, new)
         for tracker in trackers:
             tracker.end(rows, curves, new)
@@ -283,24 +283,14 @@ def found_in(folder: str | Path) -> dict[str, Any]:
         raise InputError(f"{folder}: expected a sweep, finished or not; {state} is missing")
     store = Store(state)
     done = sum(chunk.stop - chunk.start for chunk in store.done())
-    noted = {}
-    if (state / "status.json").exists():
-        noted = json.loads((state / "status.json").read_text())
-    running = _locked(state)
-    return {
-        "folder": str(folder),
-        "state": "running" if running else "interrupted",
-        **noted,
-        "done": max(done, noted.get("done", 0)) if "search" in noted else done,
-    }
+    running = "running" if _locked(state) else "interrupted"
+    return {"folder": str(folder), "state": running, **store.noted(), "done": done}
 
 
 def _locked(state: Path) -> bool:
     """Whether a process holds the lock of a state."""
-    from cojax.experiments import sittings
-
     try:
-        with sittings.lock(state):
+        with lock(state):
             return False
     except InputError:
         return True
