@@ -158,23 +158,21 @@ def test_interrupted_and_resumed_gives_the_same_files(finished, tmp_path):
     assert status.stdout.strip().endswith("finished, 6 of 6 members done")
 
 
+def command_of(folder, out):
+    """The sweep of a folder as a process of its own."""
+    command = [sys.executable, "-m", "cojax", "sweep", str(folder / "small.yaml")]
+    return [*command, "--out", str(out), "--devices", "1"]
+
+
 def kill_and_compare(folder, tmp_path, seconds):
     """Kill a sweep of its own process after each of some times, then let it end."""
     out = tmp_path / "out"
-    command = [
-        sys.executable,
-        "-m",
-        "cojax",
-        "sweep",
-        str(folder / "small.yaml"),
-        "--out",
-        str(out),
-    ]
+    command = command_of(folder, out)
     kills = 0
     for wait in seconds:
         extra = ["--resume"] if unfinished(out).exists() else []
         with (tmp_path / "log").open("a") as log:
-            run = subprocess.Popen([*command, *extra, "--devices", "1"], stderr=log, stdout=log)
+            run = subprocess.Popen([*command, *extra], stderr=log, stdout=log)
             try:
                 run.wait(wait)
             except subprocess.TimeoutExpired:
@@ -188,9 +186,7 @@ def kill_and_compare(folder, tmp_path, seconds):
             assert len(pd.read_parquet(chunk / "members.parquet")) == 2
     while not out.exists():
         extra = ["--resume"] if unfinished(out).exists() else []
-        done = subprocess.run(
-            [*command, *extra, "--devices", "1"], capture_output=True, text=True, timeout=300
-        )
+        done = subprocess.run([*command, *extra], capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr
     same(folder / "out", out)
     return kills
@@ -200,16 +196,8 @@ def test_killed_once_and_resumed(finished, tmp_path):
     """Killed when its first chunk is there: nothing finished is lost, and the end is the same."""
     folder, _ = finished
     out = tmp_path / "out"
-    command = [
-        sys.executable,
-        "-m",
-        "cojax",
-        "sweep",
-        str(folder / "small.yaml"),
-        "--out",
-        str(out),
-    ]
-    run = subprocess.Popen([*command, "--devices", "1"], stderr=subprocess.DEVNULL)
+    command = command_of(folder, out)
+    run = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     while not (unfinished(out) / "chunks" / Chunk(0, 0, 2).name).exists():
         assert run.poll() is None
         time.sleep(0.05)

@@ -153,4 +153,4 @@ def test_a_search_runs_on_one_host():
     algorithm = {"name": "ppo", "space": {"clip_eps": {"low": 0.1, "high": 0.3}}}
     config = sweep({**SMALL, "algorithms": [algorithm], "search": {}})
     with pytest.raises(InputError, match="runs on one host"):
-        next(across_hosts(config, [], lambda chunk: lambda share, rate: None))
+        next(across_hosts(config, [], lambda chunk: lambda share: None))

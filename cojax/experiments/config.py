@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -14,6 +13,7 @@ from cojax.agents.tuned import Profile, hyperparameters, tuned
 from cojax.fixtures import text
 from cojax.inputs import InputError
 
+FOLDER = Path(__file__).parent  # of the experiments that are shipped
 Count = Annotated[int, Field(ge=1, strict=True)]
 Seed = Annotated[int, Field(ge=0, strict=True)]
 Model = TypeVar("Model", bound=BaseModel)
@@ -127,12 +127,7 @@ class Training(_Strict):
 
 def shipped_experiments() -> list[str]:
     """Names of the experiments in the package."""
-    folder = resources.files("cojax.experiments")
-    return sorted(
-        entry.name.removesuffix(".yaml")
-        for entry in folder.iterdir()
-        if entry.name.endswith(".yaml")
-    )
+    return text.names(FOLDER)
 
 
 def load_experiment(
@@ -148,12 +143,7 @@ def load_experiment(
 
     Raises InputError, one line with file, field and what was expected, for anything unusable.
     """
-    path = Path(path_or_name)
-    if not path.is_file():
-        if path.suffix in (".yaml", ".yml"):
-            raise InputError(f"{path}: no such file")
-        inputs.one_of("experiment", path_or_name, shipped_experiments())
-        path = Path(str(resources.files("cojax.experiments") / f"{path_or_name}.yaml"))
+    path = text.find("experiment", path_or_name, FOLDER)
     content = text.parse(text.read(path), path.name)
     content = _scaled(content, scale, path.name)
     if profile is not None:

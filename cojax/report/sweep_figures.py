@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 PANELS = 3  # in a row
 ABOVE: dict[str, Any] = {"loc": "outside upper center", "ncols": 3, "frameon": False}
-STATES = {"complete": ("o", 0), "pruned": ("x", 1)}
+STATES = {  # of a trial: marker, colour, label
+    "complete": ("o", colour(0), "trained to the end"),
+    "pruned": ("x", colour(1), "stopped at a rung"),
+}
 
 
 def write(rows: list[dict[str, Any]], trials: pd.DataFrame | None, folder: Path) -> None:
@@ -78,13 +81,10 @@ def sensitivity_of_trials(trials: pd.DataFrame) -> Any:
     drawing, axes = _panels(len(names))
     for name, axis in zip(names, axes, strict=True):
         place = _scale(axis, [s[name] for s in settings if name in s])
-        for state, (marker, index) in STATES.items():
+        for state, (marker, shade, label) in STATES.items():
             chosen = [i for i, s in enumerate(settings) if name in s and states[i] == state]
             x = [place(settings[i][name]) for i in chosen]
-            label = {"complete": "trained to the end", "pruned": "stopped at a rung"}[state]
-            axis.plot(
-                x, bounds[chosen], marker, ms=3.5, color=colour(index), alpha=0.75, label=label
-            )
+            axis.plot(x, bounds[chosen], marker, ms=3.5, color=shade, alpha=0.75, label=label)
         _labels(axis, name)
     axes[0].set_ylabel("upper bound of gap [V*]")
     drawing.legend(*axes[0].get_legend_handles_labels(), **ABOVE)
@@ -97,13 +97,9 @@ def history(trials: pd.DataFrame) -> Any:
     axis = drawing.subplots()
     bounds = np.clip(trials["bound"].to_numpy(float), 1e-6, 1e6)
     states, numbers = trials["state"].to_numpy(), trials["number"].to_numpy()
-    for state, (marker, index) in STATES.items():
+    for state, (marker, shade, label) in STATES.items():
         mine = states == state
-        label = {"complete": "trained to the end", "pruned": "stopped at a rung"}[state]
-        axis.plot(
-            numbers[mine], bounds[mine], marker, ms=3.5, color=colour(index), alpha=0.75,
-            label=label,
-        )  # fmt: skip
+        axis.plot(numbers[mine], bounds[mine], marker, ms=3.5, color=shade, alpha=0.75, label=label)
     lowest = np.minimum.accumulate(np.where(states == "complete", bounds, np.inf))
     seen = np.isfinite(lowest)
     axis.step(numbers[seen], lowest[seen], where="post", color=GREY, lw=1.2, label="lowest so far")

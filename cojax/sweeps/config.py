@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,6 +14,7 @@ from cojax.fixtures import text
 from cojax.inputs import InputError
 from cojax.sweeps.space import Parameter, check, draw
 
+FOLDER = Path(__file__).parent  # of the sweeps that are shipped
 Count = Annotated[int, Field(ge=1, strict=True)]
 Seed = Annotated[int, Field(ge=0, strict=True)]
 Share = Annotated[float, Field(gt=0, lt=1)]
@@ -146,9 +146,7 @@ class Sweep(_Strict):
 
 def shipped_sweeps() -> list[str]:
     """Names of the sweeps in the package."""
-    folder = resources.files("cojax.sweeps")
-    names = (entry.name for entry in folder.iterdir() if entry.name.endswith(".yaml"))
-    return sorted(name.removesuffix(".yaml") for name in names)
+    return text.names(FOLDER)
 
 
 def load_sweep(path_or_name: str | Path) -> Sweep:
@@ -156,12 +154,7 @@ def load_sweep(path_or_name: str | Path) -> Sweep:
 
     Raises InputError, one line with file, field and what was expected, for anything unusable.
     """
-    path = Path(path_or_name)
-    if not path.is_file():
-        if path.suffix in (".yaml", ".yml"):
-            raise InputError(f"{path}: no such file")
-        inputs.one_of("sweep", str(path_or_name), shipped_sweeps())
-        path = Path(str(resources.files("cojax.sweeps") / f"{path_or_name}.yaml"))
+    path = text.find("sweep", path_or_name, FOLDER)
     return sweep(text.parse(text.read(path), path.name), path.name)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -20,7 +19,7 @@ from cojax.policy import Policy
 from cojax.sweeps.config import Sweep
 from cojax.sweeps.groups import Chunk, Group
 
-Told = Callable[[float, float], None]
+Told = Callable[[float], None]  # the share of a chunk that is done
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +35,6 @@ class Result:
         metrics: means of the last interval, each (M,).
         failed: members that had a parameter that is not finite, (M,).
         policy: the last policies, axis "member".
-        seconds: it took after compilation.
         compile_seconds: of its programs; a fraction of a second where they were compiled before.
     """
 
@@ -47,14 +45,13 @@ class Result:
     metrics: dict[str, np.ndarray]
     failed: np.ndarray
     policy: Policy
-    seconds: float
     compile_seconds: float
 
 
 def run(
     group: Group, chunk: Chunk, config: Sweep, layout: Layout, length: int, told: Told | None = None
 ) -> Result:
-    """Train members ``chunk.start`` to ``chunk.stop``; ``told(share, steps a second)``.
+    """Train members ``chunk.start`` to ``chunk.stop``; ``told`` the share done.
 
     Members are repeated up to ``length``, so that chunks of one length share their programs.
     """
@@ -64,8 +61,9 @@ def run(
     population = group.population(members, layout)
 
     def progress(steps: int, total: int, metrics: dict[str, Any]) -> None:
+        del metrics
         if told is not None:
-            told(steps / total, metrics["steps_per_second"] * M / population.shape[0])
+            told(steps / total)
 
     trained = intervals.run(
         population,
@@ -76,10 +74,7 @@ def run(
         curve_measure(group, config),
         keep_best=False,
     )
-    start = time.perf_counter()
     gaps = np.asarray(measure(population, trained.policy, final_measure(group, config)))
-    scored = time.perf_counter() - start
-    steps = int(trained.timesteps[-1]) * population.shape[0]
     params = jax.tree.map(lambda x: np.asarray(x)[:M], trained.policy.params)
     return Result(
         chunk=chunk,
@@ -89,7 +84,6 @@ def run(
         metrics={name: np.asarray(x)[:M, -1] for name, x in trained.metrics.items()},
         failed=np.asarray(trained.failed)[:M],
         policy=dataclasses.replace(trained.policy, params=params),
-        seconds=steps / trained.steps_per_second + scored,
         compile_seconds=trained.compile_seconds,
     )
 

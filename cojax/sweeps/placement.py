@@ -141,9 +141,9 @@ def _measured(group: Group, config: Sweep, using: list[Any], report: Report) -> 
     return max(rates, key=lambda width: rates[width])
 
 
-def throughput(group: Group, config: Sweep, layout: Layout, members: int | None = None) -> float:
-    """Environment steps a second of a few updates, over all members of one call."""
-    count = members or layout.block
+def throughput(group: Group, config: Sweep, layout: Layout) -> float:
+    """Environment steps a second of a few updates, over the members of one block."""
+    count = layout.block
     population = group.population(np.arange(count) % group.size, layout)
     plan = group.plan(config.curve.points)
     trained = intervals.Members.create(population, plan)

@@ -30,13 +30,13 @@ from cojax.sweeps.placement import DEFAULT, devices, kind
 from cojax.sweeps.proposals import Proposer, Storage, importances
 from cojax.sweeps.rows import upper_bound
 from cojax.sweeps.space import Setting, Space
+from cojax.sweeps.store import DATABASE
 
 if TYPE_CHECKING:
     import pandas as pd
 
 FRESH = 1_000_003  # added to the seed of the search for that of the winners
 STATE_SECONDS = 60.0
-DATABASE = "search.sqlite"
 FINISHED = "finished"  # a file in the folder of a study that has ended
 DEFAULTS = -1  # number of the setting that varies nothing
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MEMBERS, CURVES, POLICIES = "members.parquet", "curves.parquet", "policies.npz"
+STATUS = "status.json"
+DATABASE = "search.sqlite"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,10 +80,13 @@ class Store:
 
     def note(self, **about: Any) -> None:
         """Leave a line for ``cojax sweep status``: where the work stands now."""
-        file = self.folder / "status.json"
-        temporary = file.with_suffix(".new")
-        temporary.write_text(json.dumps({**about, "pid": os.getpid(), "time": time.time()}))
-        os.replace(temporary, file)
+        about |= {"pid": os.getpid(), "time": time.time()}
+        text.write_whole(self.folder / STATUS, json.dumps(about))
+
+    def noted(self) -> dict[str, Any]:
+        """What was noted last; {} for nothing."""
+        file = self.folder / STATUS
+        return json.loads(file.read_text()) if file.exists() else {}
 
 
 def _labels(group: Group, chunk: Chunk) -> dict[str, np.ndarray]:
