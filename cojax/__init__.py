@@ -63,8 +63,6 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("train", "agents"):
-        _add_algorithms()
     if name in _NAMES:
         value = getattr(importlib.import_module(_NAMES[name]), name)
         globals()[name] = value
@@ -72,14 +70,6 @@ def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return importlib.import_module(f"cojax.{name}")
     raise AttributeError(f"module 'cojax' has no attribute {name!r}")
-
-
-def _add_algorithms() -> None:
-    """Algorithms of installed packages beside our own."""
-    from cojax import plugins
-
-    known = importlib.import_module("cojax.agents").ALGORITHMS
-    known.update(plugins.load("cojax.algorithms", plugins.algorithm_problem, known))
 
 
 def __dir__() -> list[str]:

@@ -1,5 +1,9 @@
-"""Learners for any gymnax environment with a Box action space; none can see the oracle."""
+"""Learners for any gymnax environment with a Box action space; none can see the oracle.
 
+Installed packages add algorithms by the entry point ``cojax.algorithms`` (:mod:`cojax.plugins`).
+"""
+
+from cojax import plugins
 from cojax.agents.checkpoint import load_policy, save_policy
 from cojax.agents.run import Run
 from cojax.agents.training import ALGORITHMS, DiscountWarning, Job, prepare, train
@@ -14,3 +18,5 @@ __all__ = [
     "save_policy",
     "train",
 ]
+
+ALGORITHMS.update(plugins.load("cojax.algorithms", plugins.algorithm_problem, ALGORITHMS))
