@@ -11,7 +11,7 @@ import sys
 import click
 
 from cojax import __version__
-from cojax.commands import evaluate, fixtures, render, report, run, sweep, train
+from cojax.commands import compilation, evaluate, fixtures, render, report, run, sweep, train
 
 
 class Program(click.Group):
@@ -38,6 +38,7 @@ class Program(click.Group):
 @click.version_option(__version__, prog_name="cojax")
 def main() -> None:
     """Reinforcement learning on systems whose optimum is known."""
+    compilation.settle()
 
 
 for module in (run, train, sweep, fixtures, evaluate, report, render):
