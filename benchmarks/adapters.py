@@ -1,6 +1,6 @@
 """Steps a second of PPO of Stable-Baselines3, 64 environments, two ways side by side in one run.
 
-    python benchmarks/adapters.py [--envs 64] [--joints 4 19] [--repeats 5]
+    python benchmarks/adapters.py [--envs 64] [--joints 4 19] [--repeats 5] [--threads 2]
 
 * ours: ``cojax.adapters.stable_baselines3.VecEnv``, all environments in one compiled call;
 * numpy: the same arm written in plain NumPy as a Gymnasium environment, float64, 64 of them in the
@@ -21,11 +21,11 @@ import os
 import statistics
 import time
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # small products are fastest on one thread
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy's small products are fastest on one
 
 import gymnasium
 import numpy as np
+import torch
 from gymnasium import spaces
 from stable_baselines3 import PPO
 from stable_baselines3.common.monitor import Monitor
@@ -158,10 +158,15 @@ def main() -> None:
     parser.add_argument("--envs", type=int, default=64)
     parser.add_argument("--joints", type=int, nargs="+", default=[4, 19])
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="Of PyTorch.")
     parser.add_argument("--default", action="store_true", help="PPO's own settings.")
     arguments = parser.parse_args()
     settings = {} if arguments.default else LARGE
-    print(f"{arguments.envs} environments; PPO {settings or 'with default settings'}")
+    torch.set_num_threads(arguments.threads)
+    print(
+        f"{arguments.envs} environments; PPO {settings or 'with default settings'}; "
+        f"{arguments.threads} threads of PyTorch"
+    )
     print("joints what   ours, st/s  numpy, st/s    ratio")
     for n in arguments.joints:
         compare(n, arguments.envs, arguments.repeats, settings)

@@ -11,6 +11,7 @@ from scipy import stats
 
 from cojax.agents import (
     algorithm,
+    ddpg,
     distributions,
     networks,
     off_policy,
@@ -170,6 +171,26 @@ def test_random_phase_spreads_the_first_episodes_and_no_others():
     assert counts.min() > 40, counts
     fewer = random_phase(jax.random.key(0), jax.tree.map(lambda x: x[:8], state), params)
     np.testing.assert_array_equal(fewer.time, spread.time[:8])
+
+
+@pytest.mark.parametrize(("limit", "every"), [(3, 3), (100, 8), (None, 8)])
+def test_episodes_are_cut_short_and_truncation_is_reported(limit, every):
+    """x' = ρx + noise: across a reset it would be anywhere in [-1, 1]."""
+    params, env = strong(ToyParams(max_steps_in_episode=8, gain=0.0)), Toy()
+    size = {"num_envs": 16, "num_steps": 24, "max_episode_steps": limit}
+    h = hyperparameters(ppo.PPO, size)
+    state = on_policy.init(env, jax.random.key(0), params, h)
+    _, rollout, _ = on_policy.collect(env, state, jax.random.key(1), params, h)
+    ended = np.arange(1, 25) % every == 0
+    np.testing.assert_array_equal(rollout.truncated, np.repeat(ended[:, None], 16, axis=1))
+    assert not rollout.terminated.any()
+    residual = (rollout.final_obs - 0.9 * rollout.obs)[ended]
+    assert float(jnp.abs(residual).max()) < 1.0
+    h = hyperparameters(ddpg.DDPG, size)
+    state = off_policy.init(ddpg.RULE, env, jax.random.key(0), params, h)
+    _, rollout, done, _ = off_policy.collect(ddpg.RULE, env, state, jax.random.key(1), params, h)
+    np.testing.assert_array_equal(done, np.repeat(ended[:, None], 16, axis=1))
+    assert not rollout.terminated.any()
 
 
 def policy_of(**hyperparameters):

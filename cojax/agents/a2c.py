@@ -24,6 +24,7 @@ class A2C(struct.PyTreeNode):
     learning_rate: Any = leaf(1e-3, 0.0)
     final_lr_fraction: Any = leaf(0.0, 0.0)
     gamma: Any = leaf(None, 0.0, 1.0)
+    max_episode_steps: Any = leaf(None, 1.0)
     gae_lambda: Any = leaf(0.95, 0.0, 1.0)
     ent_coef: Any = leaf(0.0)
     vf_coef: Any = leaf(0.5, 0.0)

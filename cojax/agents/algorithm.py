@@ -136,6 +136,21 @@ def reset_all(env: Any, key: jax.Array, env_params: Any, num_envs: int) -> tuple
     return jax.vmap(env.reset, (0, None))(keys, env_params)
 
 
+def shorten_episodes(env_params: Any, h: Any) -> Any:
+    """Environment parameters under which episodes end after ``h.max_episode_steps`` at the latest.
+
+    A limit of the learner's own, reported as truncation: values stay those of the whole problem.
+    Where a poor policy lets states run away, most of a long episode is spent in states that no
+    action brings back; short ones begin anew where something can be learned (Pardo et al. 2018,
+    arXiv:1712.00378). None leaves the limit of the environment, which is never exceeded.
+    """
+    if h.max_episode_steps is None:
+        return env_params
+    limit = jnp.asarray(env_params.max_steps_in_episode)
+    own = jnp.round(jnp.asarray(h.max_episode_steps)).astype(limit.dtype)
+    return env_params.replace(max_steps_in_episode=jnp.minimum(limit, own))
+
+
 def random_phase(key: jax.Array, env_state: Any, env_params: Any) -> Any:
     """Return environments whose clocks read a uniform step of their first episode.
 

@@ -135,6 +135,7 @@ def block(h: Any) -> int:
 
 def init(rule: Rule, env: Any, key: jax.Array, env_params: Any, h: Any) -> OffPolicyState:
     """First state of a learner; environment i is reset with ``fold_in(reset_key, i)``."""
+    env_params = algorithm.shorten_episodes(env_params, h)
     key, reset_key, actor_key, critic_key = jax.random.split(key, 4)
     obs, env_state = algorithm.reset_all(env, reset_key, env_params, h.num_envs)
     obs = jnp.asarray(obs, jnp.float32)
@@ -185,6 +186,7 @@ def collect(
     times the box. Returns the advanced state, transitions (T, N, ...), end-of-episode flags
     (T, N), and sums over the episodes that ended.
     """
+    env_params = algorithm.shorten_episodes(env_params, h)
     nets = networks(rule, env, env_params, h)
     box = nets.box
     explore_key, warm_key, step_key = jax.random.split(key, 3)

@@ -101,6 +101,7 @@ def networks(env: Any, env_params: Any, h: Any) -> Networks:
 
 def init(env: Any, key: jax.Array, env_params: Any, h: Any) -> OnPolicyState:
     """First state of a learner; environment i is reset with ``fold_in(reset_key, i)``."""
+    env_params = algorithm.shorten_episodes(env_params, h)
     key, reset_key, actor_key, critic_key = jax.random.split(key, 4)
     obs, env_state = algorithm.reset_all(env, reset_key, env_params, h.num_envs)
     if h.random_phase:
@@ -143,6 +144,7 @@ def collect(
     Returns the advanced state, the rollout, and sums over the episodes that ended in it.
     """
     actor, _ = networks(env, env_params, h)
+    env_params = algorithm.shorten_episodes(env_params, h)
     box = ActionBox.of(env.action_space(env_params))
     log_std = state.params["log_std"]
     noise_key, step_key = jax.random.split(key)

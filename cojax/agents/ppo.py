@@ -22,6 +22,8 @@ class PPO(struct.PyTreeNode):
         learning_rate: Adam's step, at the start.
         final_lr_fraction: its last value as a fraction of the first; linear in updates.
         gamma: discount; None takes the system's own.
+        max_episode_steps: steps after which an episode is cut short while learning; None for the
+            environment's own limit. Values stay those of the whole problem.
         gae_lambda: trace decay of the advantages.
         target_kl: Kullback-Leibler divergence that an update should move the policy by, at the
             start; None leaves the learning rate to its schedule.
@@ -52,6 +54,7 @@ class PPO(struct.PyTreeNode):
     learning_rate: Any = leaf(3e-4, 0.0)
     final_lr_fraction: Any = leaf(0.0, 0.0)
     gamma: Any = leaf(None, 0.0, 1.0)
+    max_episode_steps: Any = leaf(None, 1.0)
     gae_lambda: Any = leaf(0.95, 0.0, 1.0)
     target_kl: Any = leaf(None, 0.0)
     clip_eps: Any = leaf(0.2, 0.0)

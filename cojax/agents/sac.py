@@ -26,6 +26,8 @@ class SAC(struct.PyTreeNode):
         alpha_learning_rate: Adam's step for the log temperature.
         final_lr_fraction: last rates of actor and critics as a fraction of the first.
         gamma: discount; None takes the system's own.
+        max_episode_steps: steps after which an episode is cut short while learning; None for the
+            environment's own limit. Values stay those of the whole problem.
         polyak: step of the target networks, once per gradient step.
         max_grad_norm: global norm that gradients are clipped to.
         adam_eps: Adam's ε.
@@ -64,6 +66,7 @@ class SAC(struct.PyTreeNode):
     alpha_learning_rate: Any = leaf(1e-3, 0.0)
     final_lr_fraction: Any = leaf(1.0, 0.0)
     gamma: Any = leaf(None, 0.0, 1.0)
+    max_episode_steps: Any = leaf(None, 1.0)
     polyak: Any = leaf(0.005, 0.0, 1.0)
     max_grad_norm: Any = leaf(100.0, 0.0)
     adam_eps: Any = leaf(1e-8, 0.0)

@@ -30,6 +30,7 @@ class TD3(struct.PyTreeNode):
     critic_learning_rate: Any = leaf(1e-3, 0.0)
     final_lr_fraction: Any = leaf(1.0, 0.0)
     gamma: Any = leaf(None, 0.0, 1.0)
+    max_episode_steps: Any = leaf(None, 1.0)
     polyak: Any = leaf(0.005, 0.0, 1.0)
     max_grad_norm: Any = leaf(100.0, 0.0)
     adam_eps: Any = leaf(1e-8, 0.0)

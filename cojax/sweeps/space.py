@@ -197,12 +197,11 @@ def draw(
 def _grid(space: Mapping[str, Parameter]) -> list[Setting]:
     names = ordered(space)
     levels = [space[name].levels(name) for name in names]
-    settings: list[Setting] = []
+    settings: dict[tuple, Setting] = {}  # conditions make some combinations the same
     for values in itertools.product(*levels):
         setting: Setting = {}
         for name, value in zip(names, values, strict=True):
             if active(space[name], setting):
                 setting[name] = value
-        if setting not in settings:  # conditions make some combinations the same
-            settings.append(setting)
-    return settings
+        settings.setdefault(tuple(setting.items()), setting)
+    return list(settings.values())
