@@ -1,16 +1,17 @@
 """Steps a second of PPO of Stable-Baselines3, 64 environments, two ways side by side in one run.
 
-    python benchmarks/adapters.py [--envs 64] [--joints 4 19] [--repeats 5] [--threads 2]
+    python benchmarks/adapters.py [--envs 64] [--joints 4 19] [--repeats 5] [--threads 1]
 
 * ours: ``cojax.adapters.stable_baselines3.VecEnv``, all environments in one compiled call;
 * numpy: the same arm written in plain NumPy as a Gymnasium environment, float64, 64 of them in the
-  ``DummyVecEnv`` of Stable-Baselines3 with its ``Monitor``.
+  ``DummyVecEnv`` of Stable-Baselines3 with its ``Monitor``; "direct" solves with B and decomposes H
+  at every step as the paper writes it, "quick" computes what does not change once and decomposes
+  M (2n × 2n), which is cheaper.
 
 Both learn with the same settings: ``--default`` takes those of Stable-Baselines3 (2,048 steps,
 minibatches of 64, 10 epochs), where updates of the network take most of the time whatever steps;
 otherwise the minibatch suits 64 environments. "env" is the same without a learner, random actions.
-The plain environment computes what does not change once, and decomposes M (2n × 2n) instead of
-solving and decomposing H, which is the cheaper of the two. Before anything is timed, the mean next
+Before anything is timed, the mean next
 states of the two are compared. The two take turns; ratios are medians over neighbouring turns.
 """
 
@@ -103,6 +104,26 @@ class PlainArm(gymnasium.Env):
         return self.s.astype(np.float32), float(reward), False, self.t >= HORIZON, {}
 
 
+class DirectArm(PlainArm):
+    """The same, with the drift as the paper writes it: H⁻¹ᐟ² from H at every step."""
+
+    def __init__(self, system, seed: int = 0):
+        super().__init__(system, seed)
+        self.gamma = float(system.gamma)
+
+    def mean(self, s, a):
+        """f(s) + p g(s) a with f = H⁻¹ᐟ² S (P-Q)¹ᐟ² s, H = γ(P - γp² P g B⁻¹ gᵀ P)."""
+        theta, omega = s[0::2], s[1::2]
+        g = np.zeros((2 * self.n, self.n))
+        g[1::2] = np.diag(np.cos(theta))
+        Pg = self.P @ g
+        B = self.R + self.gamma * self.p**2 * g.T @ Pg
+        H = self.gamma * (self.P - self.gamma * self.p**2 * Pg @ np.linalg.solve(B, Pg.T))
+        w, V = np.linalg.eigh(H)
+        f = V @ ((V.T @ self.rotate(theta, omega, self.root @ s)) / np.sqrt(w))
+        return f + self.p * g @ a
+
+
 def check(arm: PlainArm, system) -> float:
     """Largest difference of the mean next states of the two, relative, at 20 states."""
     rng = np.random.default_rng(0)
@@ -112,6 +133,9 @@ def check(arm: PlainArm, system) -> float:
         ours = np.asarray(cojax.oracle.mean_next_state(system, s, a))
         worst = max(worst, float(np.abs(arm.mean(s, a) - ours).max() / np.abs(ours).max()))
     return worst
+
+
+ARMS = {"quick": PlainArm, "direct": DirectArm}
 
 
 def stepping(envs, steps: int) -> float:
@@ -132,12 +156,13 @@ def learning(model, rollouts: int) -> float:
     return steps / (time.perf_counter() - start)
 
 
-def compare(n: int, num_envs: int, repeats: int, settings: dict) -> None:
-    """Print a row of an arm of n joints."""
+def compare(n: int, num_envs: int, repeats: int, settings: dict, kind: str) -> None:
+    """Print two rows of an arm of n joints, against one of ``ARMS``."""
+    arm = ARMS[kind]
     _, params = cojax.make("ConverseArm-v0", n=n, p=0.8, max_steps_in_episode=HORIZON)
-    makers = [lambda i=i: Monitor(PlainArm(params.system, i)) for i in range(num_envs)]
+    makers = [lambda i=i: Monitor(arm(params.system, i)) for i in range(num_envs)]
     both = {"ours": VecEnv(params, num_envs), "numpy": DummyVecEnv(makers)}
-    worst = check(PlainArm(params.system), params.system)
+    worst = check(arm(params.system), params.system)
     assert worst < 1e-4, worst
     rates: dict = {"env": {"ours": [], "numpy": []}, "PPO": {"ours": [], "numpy": []}}
     models = {k: PPO("MlpPolicy", v, device="cpu", seed=0, **settings) for k, v in both.items()}
@@ -150,7 +175,7 @@ def compare(n: int, num_envs: int, repeats: int, settings: dict) -> None:
     for what, found in rates.items():
         ratio = statistics.median(x / y for x, y in zip(found["ours"], found["numpy"], strict=True))
         ours, plain = (statistics.median(found[name]) for name in ("ours", "numpy"))
-        print(f"{n:6d} {what:>4s} {ours:12,.0f} {plain:12,.0f} {ratio:8.1f}", flush=True)
+        print(f"{n:6d} {kind:>6s} {what:>4s} {ours:12,.0f} {plain:12,.0f} {ratio:8.1f}", flush=True)
 
 
 def main() -> None:
@@ -158,7 +183,7 @@ def main() -> None:
     parser.add_argument("--envs", type=int, default=64)
     parser.add_argument("--joints", type=int, nargs="+", default=[4, 19])
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="Of PyTorch.")
+    parser.add_argument("--threads", type=int, default=1, help="Of PyTorch.")
     parser.add_argument("--default", action="store_true", help="PPO's own settings.")
     arguments = parser.parse_args()
     settings = {} if arguments.default else LARGE
@@ -167,9 +192,10 @@ def main() -> None:
         f"{arguments.envs} environments; PPO {settings or 'with default settings'}; "
         f"{arguments.threads} threads of PyTorch"
     )
-    print("joints what   ours, st/s  numpy, st/s    ratio")
+    print("joints  numpy what   ours, st/s  numpy, st/s    ratio")
     for n in arguments.joints:
-        compare(n, arguments.envs, arguments.repeats, settings)
+        for kind in ARMS:
+            compare(n, arguments.envs, arguments.repeats, settings, kind)
 
 
 if __name__ == "__main__":

@@ -175,11 +175,12 @@ class Batch:
             clipped &= ~hold
         self.num_clipped += int(clipped.sum())
         now = (self._keys, self._state, self._obs)
-        self._keys, self._state, self._obs, *rest = _step(
+        self._keys, self._state, self._obs, out = _step(
             self.env, self.stacked, self.params, now, self.scale * actions, hold
         )
-        out = [np.array(x) for x in jax.device_get([self._obs, *rest])]
-        return Step(*out, clipped)  # pyright: ignore[reportCallIssue]
+        out = np.array(out)  # one copy from the device; five would cost more than the step
+        obs, final_obs = np.split(out[:, :-3], 2, axis=1)
+        return Step(obs, final_obs, out[:, -3], out[:, -2] > 0, out[:, -1] > 0, clipped)
 
     def checked(self, actions: Any) -> np.ndarray:
         """Actions (N, m), float32."""
@@ -228,7 +229,8 @@ def _step(env: Any, stacked: bool, params: Any, now: tuple, actions: Any, hold: 
         final = _where(hold, now[2], final)
         reward = jnp.where(hold, 0.0, reward)
         terminated, truncated = terminated & ~hold, truncated & ~hold
-    return *after, final, reward, terminated, truncated
+    flags = [x[:, None].astype(jnp.float32) for x in (reward, terminated, truncated)]
+    return *after, jnp.concatenate([after[2], final, *flags], axis=1)
 
 
 def _where(mask: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
