@@ -13,13 +13,17 @@ NAMES = (
     "hyperparameter_search",
     "own_family",
     "paper_table",
+    "sb3_against_ours",
     "what_went_wrong",
 )
+NEEDS = {"sb3_against_ours": "stable_baselines3"}
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("name", NAMES)
 def test_notebook_runs(name, monkeypatch, tmp_path):
+    if name in NEEDS:
+        pytest.importorskip(NEEDS[name])
     monkeypatch.setenv("COJAX_SHORT", "1")
     notebook = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
     place = {"metadata": {"path": str(tmp_path)}}
