@@ -75,11 +75,17 @@ def q_error(name, horizon, **faults):
 @pytest.mark.parametrize(
     ("name", "horizon"),
     [
-        ("ddpg", 16),
         ("ddpg", 64),
         *[
             pytest.param(name, horizon, marks=pytest.mark.slow)
-            for name, horizon in [("ddpg", 512), ("td3", 16), ("td3", 64), ("sac", 16), ("sac", 64)]
+            for name, horizon in [
+                ("ddpg", 16),
+                ("ddpg", 512),
+                ("td3", 16),
+                ("td3", 64),
+                ("sac", 16),
+                ("sac", 64),
+            ]
         ],
     ],
 )
@@ -262,6 +268,7 @@ def test_interrupted_and_continued_equals_uninterrupted(name, tmp_path):
     for x, y in pairs:
         np.testing.assert_array_equal(x, y)
     with pytest.raises(ValueError, match="checkpoint of another run: hyperparameters"):
+@pytest.mark.slow
         train(
             name, ToyParams(), jax.random.key(0), env=ENV,
             hyperparameters=setting | {"reward_scale": 0.5},

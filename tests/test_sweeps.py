@@ -330,6 +330,7 @@ def test_work_that_cannot_begin_leaves_nothing(tmp_path):
         assert result.exit_code == 2, words
 
 
+@pytest.mark.slow
 def test_generated_fixtures_are_made_once(tmp_path):
     config = changed(
         fixtures=[],

@@ -44,8 +44,8 @@ def test_eight_devices_give_what_one_gives(tmp_path):
     one, eight = (pd.read_parquet(tmp_path / n / "members.parquet") for n in ("1", "8"))
     assert list(one["seed"]) == list(eight["seed"])
     a, b = (np.stack(list(x["trial_gaps"])) for x in (one, eight))
-    tame = a < 100.0  # a trial that runs away depends on rounding
-    assert tame.mean() > 0.3
+    tame = np.maximum(a, b) < 20.0  # a trial that runs away amplifies rounding without bound
+    assert tame.mean() > 0.5
     np.testing.assert_allclose(a[tame], b[tame], rtol=1e-2)
     assert len(np.unique(a[:, 0])) == 6  # members differ: the comparison means something
 
