@@ -268,7 +268,6 @@ def test_interrupted_and_continued_equals_uninterrupted(name, tmp_path):
     for x, y in pairs:
         np.testing.assert_array_equal(x, y)
     with pytest.raises(ValueError, match="checkpoint of another run: hyperparameters"):
-@pytest.mark.slow
         train(
             name, ToyParams(), jax.random.key(0), env=ENV,
             hyperparameters=setting | {"reward_scale": 0.5},
@@ -276,6 +275,7 @@ def test_interrupted_and_continued_equals_uninterrupted(name, tmp_path):
         )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_vmapped_population_equals_solo_runs():
     """Also where the delay branches: the clock is shared, so it stays a branch."""
     runs = [
