@@ -11,8 +11,8 @@
 Both learn with the same settings: ``--default`` takes those of Stable-Baselines3 (2,048 steps,
 minibatches of 64, 10 epochs), where updates of the network take most of the time whatever steps;
 otherwise the minibatch suits 64 environments. "env" is the same without a learner, random actions.
-Before anything is timed, the mean next
-states of the two are compared. The two take turns; ratios are medians over neighbouring turns.
+Before anything is timed, the mean next states of the two are compared. The two take turns; ratios
+are medians over neighbouring turns.
 """
 
 from __future__ import annotations

