@@ -73,15 +73,26 @@ def alone(tmp_path_factory):
     return folder / "out"
 
 
-def test_two_processes_give_what_one_gives(alone, tmp_path):
+def slurm(index: int, job: int) -> dict[str, str]:
+    """What srun tells the tasks of a step of two on this machine; the job decides the port."""
+    return {
+        "SLURM_JOB_ID": str(job), "SLURM_STEP_NODELIST": "localhost", "SLURM_NTASKS": "2",
+        "SLURM_PROCID": str(index), "SLURM_LOCALID": str(index), "SLURM_STEP_NUM_NODES": "1",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("started_by", ["hand", "srun"])
+def test_two_processes_give_what_one_gives(started_by, alone, tmp_path):
     (tmp_path / "small.yaml").write_text(json.dumps(SMALL))
     address = f"127.0.0.1:{free_port()}"
     command = [sys.executable, "-m", "cojax", "sweep", str(tmp_path / "small.yaml")]
     command += ["--out", str(tmp_path / "out"), "--devices", "1"]
+    by_hand = started_by == "hand"
     runs = [
         subprocess.Popen(
-            [*command, "--hosts", f"{address},2,{index}"],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment(),
+            [*command, "--hosts", f"{address},2,{index}" if by_hand else "auto"],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            env=environment(**({} if by_hand else slurm(index, os.getpid()))),
         )
         for index in range(2)
     ]  # fmt: skip
@@ -103,6 +114,18 @@ def test_processes_that_cannot_be(hosts, words):
 
     with pytest.raises(InputError, match=words):
         join(hosts)
+
+
+def test_nothing_that_started_several_processes_is_one_line(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "cojax", "sweep", "learning_rate", "--hosts", "auto"],
+        capture_output=True, text=True, cwd=tmp_path, env=environment(), timeout=100,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr == (
+        "cojax: --hosts: auto: expected processes started by srun or mpirun, found none\n"
+    )
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_ray_address_that_does_not_answer_is_one_line(tmp_path):

@@ -13,7 +13,7 @@ from cojax.sweeps.space import Parameter, check, draw, from_unit, ordered
 SPACE = {
     "target_kl": Parameter(low=0.01, high=0.1, when={"num_minibatches": [4]}),
     "learning_rate": Parameter(low=1e-4, high=1e-2, log=True),
-    "num_minibatches": Parameter(values=[2, 4]),
+    "num_minibatches": Parameter.model_validate([2, 4]),
     "update_epochs": Parameter(low=2, high=8, int=True),
 }
 

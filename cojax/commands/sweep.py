@@ -35,8 +35,9 @@ def sweep() -> None:
 @click.option("--ray", metavar="ADDRESS", help="Run on a Ray cluster: an address, auto or local.")
 @click.option(
     "--hosts",
-    metavar="ADDRESS,N,I",
-    help="This is process I of N; the first one listens at ADDRESS and writes the results.",
+    metavar="ADDRESS,N,I|auto",
+    help="This is process I of N; the first one listens at ADDRESS and writes the results. "
+    "Under srun or mpirun: auto.",
 )
 @click.option("--tensorboard", is_flag=True, help="Also write event files.")
 @click.option("--wandb", metavar="PROJECT", help="Also log to Weights & Biases.")

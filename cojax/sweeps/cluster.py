@@ -129,4 +129,5 @@ def _chunk(config: Sweep, group: Group, chunk: Chunk, width: int, length: int) -
     from cojax.sweeps import engine
 
     layout = Layout.over(jax.local_devices()[:1], width)
-    return engine.run(group, chunk, config, layout, layout.block * -(-length // layout.block))
+    length = layout.block * -(-length // layout.block)
+    return engine.run(group, chunk, config, engine.prepare(group, chunk, layout, length))

@@ -48,17 +48,25 @@ class Result:
     compile_seconds: float
 
 
-def run(
-    group: Group, chunk: Chunk, config: Sweep, layout: Layout, length: int, told: Told | None = None
-) -> Result:
-    """Train members ``chunk.start`` to ``chunk.stop``; ``told`` the share done.
+def prepare(group: Group, chunk: Chunk, layout: Layout, length: int) -> Population:
+    """Members ``chunk.start`` to ``chunk.stop`` on their devices, not trained yet.
 
-    Members are repeated up to ``length``, so that chunks of one length share their programs.
+    They are repeated up to ``length``, so that chunks of one length share their programs.
     """
-    M = chunk.stop - chunk.start
     members = np.arange(chunk.start, chunk.stop)
-    members = np.concatenate([members, np.repeat(members[-1:], max(length - M, 0))])
-    population = group.population(members, layout)
+    members = np.concatenate([members, np.repeat(members[-1:], max(length - len(members), 0))])
+    return group.population(members, layout)
+
+
+def run(
+    group: Group,
+    chunk: Chunk,
+    config: Sweep,
+    population: Population,
+    told: Told | None = None,
+) -> Result:
+    """Train the ``population`` of a chunk, as :func:`prepare` made it; ``told`` the share done."""
+    M = chunk.stop - chunk.start
 
     def progress(steps: int, total: int, metrics: dict[str, Any]) -> None:
         del metrics

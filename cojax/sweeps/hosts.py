@@ -32,24 +32,32 @@ CONNECT_SECONDS = 60
 def join(text: str) -> None:
     """Join the processes of a sweep: ``ADDRESS,N,I``, this being the I-th of N, counted from 0.
 
+    ``auto`` takes all three from what started the processes, as ``jax.distributed.initialize``
+    does: Slurm's srun, Open MPI's mpirun, a TPU pod, Kubernetes.
+
     Call it before JAX has looked at its devices, which importing gymnax makes it do. Raises
     InputError, one line, for another form, and where the others do not come within a minute.
     """
-    parts = text.split(",")
-    if len(parts) != 3 or not (parts[1].isdigit() and parts[2].isdigit()):
-        raise InputError(f"--hosts: expected ADDRESS,N,I, got {text!r}")
-    address, num, index = parts[0], int(parts[1]), int(parts[2])
-    if num < 2 or index >= num:
-        raise InputError(f"--hosts: expected N >= 2 and I from 0 to N - 1, got {text!r}")
+    where: dict[str, Any] = {}
+    if text != "auto":
+        parts = text.split(",")
+        if len(parts) != 3 or not (parts[1].isdigit() and parts[2].isdigit()):
+            raise InputError(f"--hosts: expected ADDRESS,N,I or auto, got {text!r}")
+        address, num, index = parts[0], int(parts[1]), int(parts[2])
+        if num < 2 or index >= num:
+            raise InputError(f"--hosts: expected N >= 2 and I from 0 to N - 1, got {text!r}")
+        where = {"coordinator_address": address, "num_processes": num, "process_id": index}
     from jax.experimental import multihost_utils
 
     try:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
-        jax.distributed.initialize(address, num, index, initialization_timeout=CONNECT_SECONDS)
+        jax.distributed.initialize(**where, initialization_timeout=CONNECT_SECONDS)
         multihost_utils.sync_global_devices("cojax sweep")  # once begun, collectives are patient
     except (RuntimeError, ValueError) as error:
         line = str(error).strip().partition("\n")[0]
-        raise InputError(f"--hosts: {address}: {line}") from None
+        if not where and "should be defined" in line:
+            line = "expected processes started by srun or mpirun, found none"
+        raise InputError(f"--hosts: {text.partition(',')[0]}: {line}") from None
 
 
 def leads() -> bool:
@@ -116,7 +124,7 @@ def _together(
     share = layout.block * -(-share // layout.block)
     start = min(chunk.start + jax.process_index() * share, chunk.stop - 1)
     part = Chunk(chunk.group, start, min(start + share, chunk.stop))
-    mine = engine.run(group, part, config, layout, share, told)
+    mine = engine.run(group, part, config, engine.prepare(group, part, layout, share), told)
     names = ("gaps", "curve", "metrics", "failed")
     tree = {name: getattr(mine, name) for name in names} | {"params": mine.policy.params}
 

@@ -26,7 +26,9 @@ from cojax.sweeps.store import Store
 
 WIDTHS = {"cpu": (1, 16), "other": (256, 1024, 4096)}  # that are tried
 DEFAULT = {"cpu": 1, "other": 1024}  # where trying does not pay
-CHUNK = {"cpu": 128, "other": 4096}  # members of a chunk, a unit of what can be lost
+CHUNK = {"cpu": 128, "other": 4096}  # members of a chunk, a unit of what can be lost, or more:
+CHUNK_STEPS = 1_000_000  # environment steps of a chunk where members are short
+MOST = 4096  # members of such a chunk
 TRIAL_STEPS = 100_000  # environment steps of a trial, over all members
 LONG = 50_000_000  # environment steps of a group that repay trying
 
@@ -85,7 +87,7 @@ def place(group: Group, config: Sweep, store: Store, report: Report) -> Placemen
     layout = Layout.over(using, width)
     length = store.decide(f"length-{group.number:03d}")
     if length is None:
-        length = config.execution.chunk_members or CHUNK[kind()]
+        length = config.execution.chunk_members or chunk_members(group.total_timesteps)
     length = min(length, group.size)
     if config.execution.memory_gb is None:
         limit = memory.default_limit()
@@ -101,6 +103,11 @@ def place(group: Group, config: Sweep, store: Store, report: Report) -> Placemen
         f"needs {memory.size_text(needed)} of {memory.size_text(limit)}",
     )
     return Placement(layout, length, needed, limit)
+
+
+def chunk_members(total_timesteps: int) -> int:
+    """Members of a chunk that repay its start and its files, by what each of them trains."""
+    return max(CHUNK[kind()], min(MOST, CHUNK_STEPS // total_timesteps))
 
 
 def fit(group: Group, config: Sweep, layout: Layout, length: int, limit: int) -> tuple[int, int]:

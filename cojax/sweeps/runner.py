@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +29,8 @@ from cojax.sweeps.tracking import Tracker
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from cojax.agents.population import Population
 
 SCHEMA = "cojax.sweep-results/1"
 TELL_SECONDS = 1.0
@@ -54,9 +58,21 @@ class Swept:
 
 
 def here(config: Sweep, tasks: Sequence[Task], told: Callable[[Chunk], Told]) -> Iterator[Result]:
-    """The engine of this process: chunks one after another, each over all local devices."""
-    for group, chunk, placed in tasks:
-        yield engine.run(group, chunk, config, placed.layout, placed.length, told(chunk))
+    """The engine of this process: chunks one after another, each over all local devices.
+
+    While one trains, the next is placed on the devices.
+    """
+
+    def prepare(task: Task) -> Future[Population]:
+        group, chunk, placed = task
+        return ahead.submit(engine.prepare, group, chunk, placed.layout, placed.length)
+
+    with ThreadPoolExecutor(1, "prepare") as ahead:
+        following = [prepare(task) for task in tasks[:1]]
+        for number, (group, chunk, _) in enumerate(tasks):
+            population = following.pop().result()
+            following += [prepare(task) for task in tasks[number + 1 : number + 2]]
+            yield engine.run(group, chunk, config, population, told(chunk))
 
 
 def run_sweep(
@@ -158,17 +174,30 @@ def run_groups(
         watch = Watch(store, report, sizes, before, timesteps)
         compiled = 0.0
         of = {chunk: group for group, chunk, _ in tasks}
-        for result in engine(config, tasks, watch.of):
+
+        def keep(result: Result) -> None:
             store.write(of[result.chunk], result, config.execution.policies)
-            compiled += result.compile_seconds
             watch.done(result.chunk)
             for tracker in trackers:
                 tracker.chunk(int(watch.finished), result.gaps.mean(axis=1))
+
+        with ThreadPoolExecutor(1, "keep") as writer:  # while the next chunk trains
+            kept: Future[None] | None = None
+            for result in engine(config, tasks, watch.of):
+                compiled += result.compile_seconds
+                if kept is not None:
+                    kept.result()
+                kept = writer.submit(keep, result)
+            if kept is not None:
+                kept.result()
     return compiled
 
 
 class Watch:
-    """Members done, steps a second and time left, told to people and left for ``status``."""
+    """Members done, steps a second and time left, told to people and left for ``status``.
+
+    Threads may tell it at once.
+    """
 
     def __init__(
         self, store: Store, report: Report, members: int, done: int, timesteps: int
@@ -179,25 +208,28 @@ class Watch:
         self.start, self.begun = time.perf_counter(), float(done)
         self.told = self.start
         self.per_member = timesteps / members
+        self.lock = threading.Lock()
         store.note(members=members, done=done)
 
     def of(self, chunk: Chunk) -> Told:
         """Told of the chunk's share done."""
 
         def told(share: float) -> None:
-            self.shares[chunk] = share * (chunk.stop - chunk.start)
-            if time.perf_counter() - self.told > TELL_SECONDS:
-                self._tell()
+            with self.lock:
+                self.shares[chunk] = share * (chunk.stop - chunk.start)
+                if time.perf_counter() - self.told > TELL_SECONDS:
+                    self._tell()
 
         return told
 
     def done(self, chunk: Chunk) -> None:
         """A chunk is on disk."""
-        self.shares.pop(chunk, None)
-        self.finished += chunk.stop - chunk.start
-        last = self.finished == self.members
-        if last or time.perf_counter() - self.told > TELL_SECONDS:
-            self._tell()
+        with self.lock:
+            self.shares.pop(chunk, None)
+            self.finished += chunk.stop - chunk.start
+            last = self.finished == self.members
+            if last or time.perf_counter() - self.told > TELL_SECONDS:
+                self._tell()
 
     def _tell(self) -> None:
         self.told = time.perf_counter()

@@ -1,8 +1,8 @@
 """The space of a sweep: what each hyperparameter may be, and settings drawn from it.
 
-A parameter is a list of ``values``, or a range from ``low`` to ``high``, on a logarithmic scale or
-of whole numbers if asked; ``when`` makes it depend on others. A setting is a mapping of names to
-values; where a condition does not hold, the parameter is not in it and keeps its default.
+A parameter is a list, alone or as ``values``, or a range from ``low`` to ``high``, on a logarithmic
+scale or of whole numbers if asked; ``when`` makes it depend on others. A setting is a mapping of
+names to values; where a condition does not hold, the parameter is not in it and keeps its default.
 
 Points of the unit cube become settings by the inverse of each distribution function, so uniform
 draws, Sobol points (Sobol, 1967, scrambled after Owen, 1998) and a grid share one rule.
@@ -49,6 +49,11 @@ class Parameter(BaseModel):
     int_: bool = Field(False, alias="int")
     num: Annotated[int, Field(ge=1, strict=True)] | None = None
     when: dict[str, list[Any]] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _bare_list(cls, content: Any) -> Any:
+        return {"values": content} if isinstance(content, list) else content
 
     @model_validator(mode="after")
     def _one_kind(self) -> Parameter:
