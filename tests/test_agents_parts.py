@@ -25,6 +25,7 @@ from cojax.agents import (
 )
 from cojax.agents.algorithm import hyperparameters, random_phase, reset_all, strong
 from cojax.agents.normalization import Moments, RewardScale, TargetScale
+from cojax.inputs import InputError
 
 
 def numpy_gae(r, v, w, terminated, truncated, gamma, lam):
@@ -191,6 +192,12 @@ def test_episodes_are_cut_short_and_truncation_is_reported(limit, every):
     _, rollout, done, _ = off_policy.collect(ddpg.RULE, env, state, jax.random.key(1), params, h)
     np.testing.assert_array_equal(done, np.repeat(ended[:, None], 16, axis=1))
     assert not rollout.terminated.any()
+
+
+def test_an_environment_without_a_time_limit_cannot_be_cut_short():
+    h = hyperparameters(ppo.PPO, {"max_episode_steps": 3})
+    with pytest.raises(InputError, match=r"max_episode_steps: .* got int"):
+        on_policy.init(Toy(), jax.random.key(0), 3, h)
 
 
 def policy_of(**hyperparameters):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import pytest
 
@@ -35,10 +36,14 @@ def finish(proposer: Proposer, calls: int = 1000) -> Proposer:
     return proposer
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "random", "cmaes"])
+NEEDS = {"cmaes": "cmaes", "gp": "torch"}
+
+
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+@pytest.mark.parametrize("sampler", ["tpe", "random", "cmaes", "gp"])
 def test_the_budget_is_spent_and_the_better_are_trained_to_the_end(sampler):
-    if sampler == "cmaes":
-        pytest.importorskip("cmaes")
+    if sampler in NEEDS:
+        pytest.importorskip(NEEDS[sampler])
     search = Search(sampler=sampler, population=8, startup=8)
     proposer = finish(Proposer(search, SPACE, 30, seed=1))
     assert 29 <= float(proposer.spent) <= 30
@@ -54,6 +59,12 @@ def test_the_budget_is_spent_and_the_better_are_trained_to_the_end(sampler):
     assert all(
         ("clip_eps" in t.setting) == (t.setting["gae_lambda"] == 0.9) for t in proposer.trials
     )
+
+
+def test_a_sampler_without_its_package_is_one_line_before_any_training(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(InputError, match=r"search\.sampler: 'gp' expected a package: .*torch"):
+        Proposer(Search(sampler="gp"), SPACE, 30, seed=1)
 
 
 def test_a_learning_sampler_beats_chance():

@@ -143,9 +143,16 @@ def shorten_episodes(env_params: Any, h: Any) -> Any:
     Where a poor policy lets states run away, most of a long episode is spent in states that no
     action brings back; short ones begin anew where something can be learned (Pardo et al. 2018,
     arXiv:1712.00378). None leaves the limit of the environment, which is never exceeded.
+
+    Raises InputError for an environment without gymnax's ``max_steps_in_episode``.
     """
     if h.max_episode_steps is None:
         return env_params
+    if not hasattr(env_params, "max_steps_in_episode"):
+        raise InputError(
+            "max_episode_steps: expected an environment whose parameters have "
+            f"max_steps_in_episode, got {type(env_params).__name__}"
+        )
     limit = jnp.asarray(env_params.max_steps_in_episode)
     own = jnp.round(jnp.asarray(h.max_episode_steps)).astype(limit.dtype)
     return env_params.replace(max_steps_in_episode=jnp.minimum(limit, own))

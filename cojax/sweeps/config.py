@@ -60,6 +60,7 @@ class Search(_Strict):
     """Optuna proposes settings, a whole population at a time.
 
     Attributes:
+        sampler: Optuna's that proposes; "cmaes" needs the package cmaes, "gp" PyTorch.
         population: settings that train side by side.
         budget: environment steps of all members together, in units of one full training of one
             setting; the search ends where it is spent.

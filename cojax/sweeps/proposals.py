@@ -7,6 +7,7 @@ same proposals. An interrupted search is replayed through a new one (:meth:`Prop
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
@@ -158,6 +159,8 @@ def _study(search: Search, seed: int) -> Any:
         "random": lambda: samplers.RandomSampler(seed=seed),
     }
     try:
+        if search.sampler == "gp":
+            importlib.import_module("torch")  # Optuna asks for it after the first trials
         sampler = make[search.sampler]()
         return optuna.create_study(direction="minimize", sampler=sampler)
     except ImportError as error:
