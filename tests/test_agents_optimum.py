@@ -92,7 +92,7 @@ OWN = {
     },
     "a2c": {"num_envs": 32, "num_steps": 16, "learning_rate": 3e-3},
 }
-STEPS = {"ppo": 1_000_000, "a2c": 5_000_000, "ddpg": 200_000, "td3": 200_000, "sac": 200_000}
+STEPS = {"ppo": 1_000_000, "a2c": 8_000_000, "ddpg": 600_000, "td3": 600_000, "sac": 600_000}
 
 
 def value_error(name, horizon, faulty):
@@ -117,14 +117,13 @@ OFF_POLICY = {
     "critic_learning_rate": 3e-3,
     "final_lr_fraction": 0.0,
     "polyak": 0.02,
-    "buffer_size": 200_000,
+    "buffer_size": 600_000,
 }
 HELD = {
     "sac": {
         "learn_temperature": False,
         "temperature": 0.0,
-        "log_std_init": -1.0,
-        "warmup_scale": 0.5,
+        "log_std_init": -4.0,  # its critic is that of the policy with its spread
     },
     "td3": {"target_noise": 0.0, "exploration_noise": 0.5},
     "ddpg": {"exploration_noise": 0.5},
