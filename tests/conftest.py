@@ -24,6 +24,11 @@ settings.register_profile("cojax", deadline=None, max_examples=20, derandomize=T
 settings.load_profile("cojax")
 
 
+def pytest_collection_modifyitems(items):
+    """The longest first, so that no worker ends long after the others."""
+    items.sort(key=lambda item: "--scale smoke" not in item.nodeid)
+
+
 @pytest.fixture(scope="session")
 def golden() -> list[dict]:
     """Values of ten systems computed by an independent NumPy implementation."""

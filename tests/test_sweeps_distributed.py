@@ -81,7 +81,7 @@ def slurm(index: int, job: int) -> dict[str, str]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("started_by", ["hand", "srun"])
+@pytest.mark.parametrize("started_by", [pytest.param("hand", marks=pytest.mark.slow), "srun"])
 def test_two_processes_give_what_one_gives(started_by, alone, tmp_path):
     (tmp_path / "small.yaml").write_text(json.dumps(SMALL))
     address = f"127.0.0.1:{free_port()}"
