@@ -1,4 +1,4 @@
-"""A small environment whose values are known, for tests of the learners."""
+"""A small environment whose values are known, for tests of the learners; how far critics are."""
 
 from __future__ import annotations
 
@@ -80,3 +80,8 @@ def value(x, std):
     k = 1.0 / (1.0 - GAMMA * RHO**2)
     c = (0.1 * std**2 + GAMMA * k * NOISE**2) / (1.0 - GAMMA)
     return -(k * x**2 + c)
+
+
+def relative(learned, known):
+    """Mean |learned - known|, relative to mean |known|."""
+    return float(jnp.mean(jnp.abs(learned - known)) / jnp.mean(jnp.abs(known)))

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from agents_toy import Toy, ToyParams, value
+from agents_toy import Toy, ToyParams, relative, value
 
 from cojax.agents import ddpg, off_policy, replay, sac, td3, train
 from cojax.agents.algorithm import hyperparameters, strong
@@ -69,7 +69,7 @@ def q_error(name, horizon, **faults):
     scale = state.rewards.moments.std()
     learned = scale * nets.q_values(state.learner.params["critics"], z, u)[0]
     known = value(obs[:, 0], 0.0)
-    return float(jnp.mean(jnp.abs(learned - known)) / jnp.mean(jnp.abs(known)))
+    return relative(learned, known)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import pytest
+from agents_toy import relative
 
 import cojax
 from cojax.agents import ddpg, off_policy, on_policy, replay, sac, td3, train
@@ -48,10 +49,8 @@ def environment(faulty):
     return AtOptimum(faulty)
 
 
-def held(name, key, horizon, faulty, hyperparameters, steps):
-    """A learner under π* in episodes of ``horizon`` steps: (environment, parameters, h, state)."""
-    env, params = environment(faulty), cojax.make(FIXTURE)[1]
-    params = params.replace(max_steps_in_episode=jnp.int32(horizon))
+def trained(name, key, env, params, hyperparameters, steps):
+    """Hyperparameters and last state of one learner."""
     run = train(
         name,
         params,
@@ -63,12 +62,14 @@ def held(name, key, horizon, faulty, hyperparameters, steps):
         eval_every=steps,
         batching="loop",
     )
-    return env, params, run.hyperparameters, run.states[0]
+    return run.hyperparameters, run.states[0]
 
 
-def relative(learned, known):
-    """Mean |learned - known|, relative to mean |known|."""
-    return float(jnp.mean(jnp.abs(learned - known)) / jnp.mean(jnp.abs(known)))
+def held(name, key, horizon, faulty, hyperparameters, steps):
+    """A learner under π* in episodes of ``horizon`` steps: (environment, parameters, h, state)."""
+    env, params = environment(faulty), cojax.make(FIXTURE)[1]
+    params = params.replace(max_steps_in_episode=jnp.int32(horizon))
+    return env, params, *trained(name, key, env, params, hyperparameters, steps)
 
 
 # Advantages are clipped to 0, so only the critic learns. A time limit of 16 steps magnifies an
@@ -172,7 +173,7 @@ def soft_optimum(temperature, system, obs):
     return star, jnp.sqrt(temperature / 2.0 / jnp.diagonal(B))
 
 
-def soft_errors(spread, steps, **settings):
+def soft_errors(spread, steps):
     """How far SAC is from the soft optimum over the states it visits.
 
     The temperature is the one whose soft optimum has a standard deviation of ``spread`` times the
@@ -200,18 +201,7 @@ def soft_errors(spread, steps, **settings):
         "final_lr_fraction": 0.01,
         "max_episode_steps": 64,
     }
-    run = train(
-        "sac",
-        params,
-        jax.random.key(0),
-        env=env,
-        hyperparameters=h | settings,
-        num_seeds=None,
-        total_timesteps=steps,
-        eval_every=steps,
-        batching="loop",
-    )
-    h, state = run.hyperparameters, run.states[0]
+    h, state = trained("sac", 0, env, params, h, steps)
     obs = replay.unpack(state.replay[:steps][-20_000:], state.obs.shape[-1]).obs
     nets = off_policy.networks(sac.RULE, env, params, h, state.actions)
     mean, log_std = sac.distribution(nets, state.average, off_policy.normalize(state, obs, h), h)

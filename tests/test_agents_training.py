@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from agents_toy import GAMMA, Discrete, Toy, ToyParams, value
+from agents_toy import GAMMA, Discrete, Toy, ToyParams, relative, value
 
 from cojax.agents import load_policy, on_policy, ppo, save_policy, train
 from cojax.agents import population as population_module
@@ -233,7 +233,7 @@ def value_error(horizon, **faults):
     critic = on_policy.networks(ENV, params, h).critic
     learned = on_policy.value(critic, state, on_policy.normalize(state, obs, h))
     known = value(obs[..., 0], float(jnp.exp(h.log_std_init)))
-    return float(jnp.mean(jnp.abs(learned - known)) / jnp.mean(jnp.abs(known)))
+    return relative(learned, known)
 
 
 @pytest.mark.parametrize("horizon", [16, 64])
