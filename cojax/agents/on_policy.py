@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import struct
+from jax.flatten_util import ravel_pytree
 
 from cojax.agents import algorithm, returns
 from cojax.agents.algorithm import Algorithm, Clock, Episodes
@@ -31,7 +32,7 @@ class OnPolicyState(struct.PyTreeNode):
         clock: counters, shared by a population.
         key: typed PRNG key of this learner.
         params: ``{"actor", "critic", "log_std"}``; log_std has shape (m,).
-        opt_state: the optimiser's.
+        opt_state: the optimiser's, of all parameters as one vector.
         rate_factor: what the Kullback-Leibler target has made of the learning rate, shape ().
         average: running average of the actor's parameters, what ``policy_params`` gives.
         observations: moments of the observations, frozen during an update.
@@ -117,7 +118,7 @@ def init(env: Any, key: jax.Array, env_params: Any, h: Any) -> OnPolicyState:
         clock=Clock.create(),
         key=key,
         params=params,
-        opt_state=optimizer(h.max_grad_norm, h.adam_eps).init(params),
+        opt_state=optimizer(h.max_grad_norm, h.adam_eps).init(ravel_pytree(params)[0]),
         rate_factor=jnp.ones(()),
         average=params["actor"],
         observations=Moments.create(obs.shape[1:]).merge(obs),
@@ -262,6 +263,8 @@ def optimize(
 ) -> tuple[OnPolicyState, dict[str, jax.Array]]:
     """Epochs of minibatch gradient steps: one permutation and one gather an epoch.
 
+    Parameters are one vector here: the optimiser then is a few operations, not a few a layer.
+
     With a Kullback-Leibler target the rate follows the policy's movement instead of a schedule of
     its own: it is divided by 1.2 after a minibatch that sees more than twice the target and
     multiplied by 1.2 below half of it (Schulman et al. 2017, §4); the target is annealed.
@@ -271,9 +274,13 @@ def optimize(
     annealed = state.clock.anneal(jnp.ones(()), h.final_lr_fraction)
     opt = optimizer(h.max_grad_norm, h.adam_eps)
 
+    vector, unravel = ravel_pytree(state.params)
+
     def minibatch_step(carry, minibatch):
         params, opt_state, factor = carry
-        (_, metrics), grads = jax.value_and_grad(loss, has_aux=True)(params, minibatch, nets, h)
+        (_, metrics), grads = jax.value_and_grad(
+            lambda vector: loss(unravel(vector), minibatch, nets, h), has_aux=True
+        )(params)
         if adaptive:
             kl, target = metrics["approx_kl"], h.target_kl * annealed
             factor = jnp.where(kl > 2.0 * target, factor / 1.2, factor)
@@ -293,10 +300,10 @@ def optimize(
 
     (params, opt_state, factor), metrics = jax.lax.scan(
         epoch,
-        (state.params, state.opt_state, state.rate_factor),
+        (vector, state.opt_state, state.rate_factor),
         jax.random.split(key, h.update_epochs),
     )
-    state = state.replace(params=params, opt_state=opt_state, rate_factor=factor)
+    state = state.replace(params=unravel(params), opt_state=opt_state, rate_factor=factor)
     return state, jax.tree.map(jnp.mean, metrics)
 
 
