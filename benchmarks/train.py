@@ -1,12 +1,14 @@
-"""Training speed beside Stable-Baselines3: the same networks, batches and updates, in one process.
+"""Training speed beside others: the same networks, batches and updates, in one process.
 
-    python benchmarks/train.py [--env Pendulum-v1] [--hidden 64 64] [--repeats 3] [--json]
+    python benchmarks/train.py [--env Pendulum-v1] [--hidden 64 64] [--peers sb3 sbx rejax]
+                               [--repeats 3] [--json]
 
-PPO takes 10 epochs of minibatches of 256 over rollouts of 2048 steps; SAC one gradient step of
-256 transitions for each environment step. Both learners train on the same environment: the
-gymnax one here, and the same one behind a Gymnasium interface there. Each pair is timed in turn,
-``--repeats`` times, and the ratio is of the medians. Compilation is reported apart, and so is a
-population of four seeds. ``of_products`` is our rate over that of a program which does nothing but
+PPO takes 10 epochs of minibatches of 256 over rollouts of 2048 steps in 8 environments; SAC one
+gradient step of 256 transitions for each environment step. All learners train on the same
+environment: gymnax's here and in rejax, its Gymnasium twin in Stable-Baselines3 (sb3) and SBX. They
+are timed in turn, ``--repeats`` times, and ratios are of the medians. Compilation is not in the
+rates (SBX compiles in a first call of ``learn``, which is not timed); ours is reported apart, and so
+is the rate of a population of four seeds. ``of_products`` is our rate over that of a program which does nothing but
 the matrix products of the same gradient steps, forwards and backwards.
 """
 
@@ -134,52 +136,117 @@ def gymnasium_env():
     return gymnasium.make(ENV)
 
 
-def theirs(algorithm, hidden, steps):
-    """Steps per second of Stable-Baselines3 on the Gymnasium twin of the environment."""
-    import stable_baselines3 as sb3
+def gymnasium_learner(library, algorithm, hidden):
+    """A model of Stable-Baselines3 or SBX, which share an interface."""
+    from stable_baselines3.common.vec_env import DummyVecEnv
+
+    kwargs = {"policy": "MlpPolicy", "policy_kwargs": {"net_arch": list(hidden)}}
+    if algorithm == "ppo":
+        vec = DummyVecEnv([gymnasium_env] * 8)
+        return library.PPO(
+            env=vec, n_steps=ROLLOUT // 8, batch_size=BATCH, n_epochs=EPOCHS, **kwargs
+        )
+    return library.SAC(
+        env=gymnasium_env(),
+        batch_size=BATCH,
+        learning_starts=WARMUP,
+        buffer_size=100_000,
+        **kwargs,
+    )
+
+
+def sb3(algorithm, hidden, steps):
+    """Steps per second of Stable-Baselines3."""
+    import stable_baselines3
     import torch
 
     torch.set_num_threads(THREADS)
-    kwargs = {"net_arch": list(hidden)}
-    if algorithm == "ppo":
-        vec = sb3.common.vec_env.DummyVecEnv([gymnasium_env] * 8)
-        model = sb3.PPO(
-            "MlpPolicy", vec, n_steps=ROLLOUT // 8, batch_size=BATCH, n_epochs=EPOCHS,
-            policy_kwargs=kwargs, device="cpu",
-        )  # fmt: skip
-    else:
-        model = sb3.SAC(
-            "MlpPolicy", gymnasium_env(), batch_size=BATCH, learning_starts=WARMUP,
-            buffer_size=100_000, policy_kwargs=kwargs, device="cpu",
-        )  # fmt: skip
+    model = gymnasium_learner(stable_baselines3, algorithm, hidden)
     start = time.perf_counter()
     model.learn(steps)
     return steps / (time.perf_counter() - start)
 
 
-def compare(algorithm, hidden, repeats):
-    """One row of the table; our run is longer, so that both take seconds."""
+def sbx(algorithm, hidden, steps):
+    """Steps per second of SBX; its programs are compiled in a first call of ``learn``."""
+    import sbx
+
+    model = gymnasium_learner(sbx, algorithm, hidden)
+    model.learn(ROLLOUT if algorithm == "ppo" else 2 * WARMUP)
+    start = time.perf_counter()
+    model.learn(steps, reset_num_timesteps=False)
+    return steps / (time.perf_counter() - start)
+
+
+def rejax(algorithm, hidden, steps):
+    """Steps per second of rejax, compilation apart."""
+    import rejax
+
+    from cojax.adapters.five_values import five_values
+
+    env, params = five_values(gymnax.make(ENV))
+    shared = {
+        "env": env,
+        "env_params": params,
+        "num_envs": 8,
+        "total_timesteps": 5 * steps,
+        "eval_freq": 5 * steps,
+        "skip_initial_evaluation": True,
+        "eval_callback": lambda *_: jnp.zeros(()),
+    }
+    if algorithm == "ppo":
+        learner = rejax.PPO.create(
+            num_steps=ROLLOUT // 8,
+            num_minibatches=ROLLOUT // BATCH,
+            num_epochs=EPOCHS,
+            agent_kwargs={"hidden_layer_sizes": tuple(hidden)},
+            **shared,
+        )
+    else:
+        learner = rejax.SAC.create(
+            num_epochs=8,
+            batch_size=BATCH,
+            buffer_size=100_000,
+            fill_buffer=WARMUP,
+            hidden_layer_sizes=tuple(hidden),
+            **shared,
+        )
+    program = jax.jit(learner.train).lower(jax.random.key(0)).compile()
+    start = time.perf_counter()
+    jax.block_until_ready(program(jax.random.key(0)))
+    return 5 * steps / (time.perf_counter() - start)
+
+
+PEERS = {"sb3": sb3, "sbx": sbx, "rejax": rejax}
+
+
+def compare(algorithm, hidden, peers, repeats):
+    """One row of the table; compiled runs are longer, so that all take seconds."""
     our_steps, their_steps = {"ppo": (204_800, 8_192), "sac": (8_192, 1_536)}[algorithm]
-    pairs = []
+    rates = {name: [] for name in ("ours", *peers)}
+    compiling = []
     for _ in range(repeats):
-        speed, compile_seconds = ours(algorithm, hidden, our_steps)
-        if not pairs:
-            first_compile = compile_seconds
-        pairs.append((speed, theirs(algorithm, hidden, their_steps)))
-    mine, other = (statistics.median(x) for x in zip(*pairs, strict=True))
+        speed, seconds = ours(algorithm, hidden, our_steps)
+        compiling.append(seconds)
+        rates["ours"].append(speed)
+        for name in peers:
+            rates[name].append(PEERS[name](algorithm, hidden, their_steps))
+    medians = {name: statistics.median(x) for name, x in rates.items()}
     bound = products(algorithm, hidden)
     population, _ = ours(algorithm, hidden, our_steps, seeds=4)
-    return {
+    row = {
         "algorithm": algorithm,
         "hidden": list(hidden),
-        "steps_per_second": round(mine),
-        "sb3_steps_per_second": round(other),
-        "ratio": round(mine / other, 2),
+        "steps_per_second": round(medians["ours"]),
         "products_steps_per_second": round(bound),
-        "of_products": round(mine / bound, 2),
+        "of_products": round(medians["ours"] / bound, 2),
         "population_of_4_steps_per_second": round(population),
-        "compile_seconds": round(first_compile, 1),
+        "compile_seconds": round(compiling[0], 1),
     }
+    for name in peers:
+        row[f"{name}_steps_per_second"] = round(medians[name])
+        row[f"times_{name}"] = round(medians["ours"] / medians[name], 2)
+    return row
 
 
 if __name__ == "__main__":
@@ -187,12 +254,14 @@ if __name__ == "__main__":
     parser.add_argument("--env", default="Pendulum-v1", help="a name gymnax and Gymnasium share")
     parser.add_argument("--hidden", type=int, nargs="+", default=[64, 64])
     parser.add_argument("--algorithms", nargs="+", default=["ppo", "sac"])
+    parser.add_argument("--peers", nargs="*", choices=list(PEERS), default=list(PEERS))
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2, help="of PyTorch")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     ENV, THREADS = options.env, options.threads
-    rows = [compare(a, tuple(options.hidden), options.repeats) for a in options.algorithms]
+    hidden = tuple(options.hidden)
+    rows = [compare(a, hidden, options.peers, options.repeats) for a in options.algorithms]
     if options.json:
         print(json.dumps(rows))
     else:

@@ -9,9 +9,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-# Tests compile hundreds of small programs and run each for a moment: compile quickly, and once
-# for all workers and the commands that tests start.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+# Tests compile hundreds of small programs, once for all workers and the commands that tests start.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="cojax-tests-")
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.5"
@@ -22,6 +20,12 @@ from hypothesis import settings
 
 settings.register_profile("cojax", deadline=None, max_examples=20, derandomize=True)
 settings.load_profile("cojax")
+
+
+def pytest_configure(config):
+    """Most tests run a program for a moment: compile it quickly. Slow ones train for minutes."""
+    if config.option.markexpr != "slow":
+        os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
 
 def pytest_collection_modifyitems(items):
