@@ -7,9 +7,9 @@ PPO takes 10 epochs of minibatches of 256 over rollouts of 2048 steps in 8 envir
 gradient step of 256 transitions for each environment step. All learners train on the same
 environment: gymnax's here and in rejax, its Gymnasium twin in Stable-Baselines3 (sb3) and SBX. They
 are timed in turn, ``--repeats`` times, and ratios are of the medians. Compilation is not in the
-rates (SBX compiles in a first call of ``learn``, which is not timed); ours is reported apart, and so
-is the rate of a population of four seeds. ``of_products`` is our rate over that of a program which does nothing but
-the matrix products of the same gradient steps, forwards and backwards.
+rates (SBX compiles in a first call of ``learn``, which is not timed); ours is reported apart, and
+so is the rate of a population of four seeds. ``of_products`` is our rate over that of a program
+which has nothing but the matrix products of the same gradient steps, forwards and backwards.
 """
 
 from __future__ import annotations
@@ -192,7 +192,6 @@ def rejax(algorithm, hidden, steps):
         "total_timesteps": 5 * steps,
         "eval_freq": 5 * steps,
         "skip_initial_evaluation": True,
-        "eval_callback": lambda *_: jnp.zeros(()),
     }
     if algorithm == "ppo":
         learner = rejax.PPO.create(
@@ -211,6 +210,7 @@ def rejax(algorithm, hidden, steps):
             hidden_layer_sizes=tuple(hidden),
             **shared,
         )
+    learner = learner.replace(eval_callback=lambda *_: jnp.zeros(()))
     program = jax.jit(learner.train).lower(jax.random.key(0)).compile()
     start = time.perf_counter()
     jax.block_until_ready(program(jax.random.key(0)))
@@ -223,6 +223,7 @@ PEERS = {"sb3": sb3, "sbx": sbx, "rejax": rejax}
 def compare(algorithm, hidden, peers, repeats):
     """One row of the table; compiled runs are longer, so that all take seconds."""
     our_steps, their_steps = {"ppo": (204_800, 8_192), "sac": (8_192, 1_536)}[algorithm]
+    our_steps //= max(1, max(hidden) // 64)
     rates = {name: [] for name in ("ours", *peers)}
     compiling = []
     for _ in range(repeats):

@@ -100,7 +100,7 @@ OWN = {
     },
     "a2c": {"num_envs": 32, "num_steps": 16, "learning_rate": 3e-3},
 }
-STEPS = {"ppo": 1_000_000, "a2c": 8_000_000, "ddpg": 1_000_000, "td3": 1_000_000, "sac": 1_000_000}
+STEPS = {"ppo": 2_000_000, "a2c": 8_000_000, "ddpg": 1_000_000, "td3": 1_000_000, "sac": 1_000_000}
 
 
 def value_error(name, horizon, faulty):

@@ -187,6 +187,7 @@ def problem(fixture):
     return store.to_text(dataclasses.replace(fixture, **bare))
 
 
+@pytest.mark.slow
 def test_a_shipped_fixture_is_the_same_to_the_bit_whatever_is_made_beside_it(tmp_path):
     shipped_set.main(tmp_path / "one", ARM)
     shipped_set.main(tmp_path / "more", ARM, "nvdex-k1-easy")

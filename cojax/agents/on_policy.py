@@ -13,14 +13,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jax.flatten_util import ravel_pytree
 
 from cojax.agents import algorithm, returns
 from cojax.agents.algorithm import Algorithm, Clock, Episodes
 from cojax.agents.distributions import ActionBox, gaussian_log_prob
 from cojax.agents.networks import MLP, activation, forward, scale_head
 from cojax.agents.normalization import Moments, RewardScale, TargetScale
-from cojax.agents.optimization import descend, global_norm, optimizer, polyak
+from cojax.agents.optimization import descend, global_norm, optimizer, pack, polyak
 from cojax.agents.policies import ActorPolicy, actor_params
 from cojax.inputs import InputError
 
@@ -32,7 +31,7 @@ class OnPolicyState(struct.PyTreeNode):
         clock: counters, shared by a population.
         key: typed PRNG key of this learner.
         params: ``{"actor", "critic", "log_std"}``; log_std has shape (m,).
-        opt_state: the optimiser's, of all parameters as one vector.
+        opt_state: the optimiser's, of the parameters as ``pack`` gives them.
         rate_factor: what the Kullback-Leibler target has made of the learning rate, shape ().
         average: running average of the actor's parameters, what ``policy_params`` gives.
         observations: moments of the observations, frozen during an update.
@@ -118,7 +117,7 @@ def init(env: Any, key: jax.Array, env_params: Any, h: Any) -> OnPolicyState:
         clock=Clock.create(),
         key=key,
         params=params,
-        opt_state=optimizer(h.max_grad_norm, h.adam_eps).init(ravel_pytree(params)[0]),
+        opt_state=optimizer(h.max_grad_norm, h.adam_eps).init(pack(params)[0]),
         rate_factor=jnp.ones(()),
         average=params["actor"],
         observations=Moments.create(obs.shape[1:]).merge(obs),
@@ -263,8 +262,6 @@ def optimize(
 ) -> tuple[OnPolicyState, dict[str, jax.Array]]:
     """Epochs of minibatch gradient steps: one permutation and one gather an epoch.
 
-    Parameters are one vector here: the optimiser then is a few operations, not a few a layer.
-
     With a Kullback-Leibler target the rate follows the policy's movement instead of a schedule of
     its own: it is divided by 1.2 after a minibatch that sees more than twice the target and
     multiplied by 1.2 below half of it (Schulman et al. 2017, §4); the target is annealed.
@@ -274,12 +271,12 @@ def optimize(
     annealed = state.clock.anneal(jnp.ones(()), h.final_lr_fraction)
     opt = optimizer(h.max_grad_norm, h.adam_eps)
 
-    vector, unravel = ravel_pytree(state.params)
+    packed, unpack = pack(state.params)
 
     def minibatch_step(carry, minibatch):
         params, opt_state, factor = carry
         (_, metrics), grads = jax.value_and_grad(
-            lambda vector: loss(unravel(vector), minibatch, nets, h), has_aux=True
+            lambda packed: loss(unpack(packed), minibatch, nets, h), has_aux=True
         )(params)
         if adaptive:
             kl, target = metrics["approx_kl"], h.target_kl * annealed
@@ -300,10 +297,10 @@ def optimize(
 
     (params, opt_state, factor), metrics = jax.lax.scan(
         epoch,
-        (vector, state.opt_state, state.rate_factor),
+        (packed, state.opt_state, state.rate_factor),
         jax.random.split(key, h.update_epochs),
     )
-    state = state.replace(params=unravel(params), opt_state=opt_state, rate_factor=factor)
+    state = state.replace(params=unpack(params), opt_state=opt_state, rate_factor=factor)
     return state, jax.tree.map(jnp.mean, metrics)
 
 

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
+from jax.flatten_util import ravel_pytree
+
+PACKED = 50_000
 
 
 def optimizer(max_grad_norm: Any, eps: Any) -> optax.GradientTransformation:
     """Gradient clipped by its global norm, then Adam's direction; the rate is applied outside."""
     return optax.chain(optax.clip_by_global_norm(max_grad_norm), optax.scale_by_adam(eps=eps))
+
+
+def pack(params: Any) -> tuple[Any, Callable[[Any], Any]]:
+    """Parameters as one vector, where they are few, and the way back.
+
+    An optimiser of a vector is a few operations and not a few for each layer, which is what small
+    networks wait for. From ``PACKED`` entries on, the copies would cost more: those stay a tree.
+    """
+    if sum(x.size for x in jax.tree.leaves(params)) >= PACKED:
+        return params, lambda params: params
+    return ravel_pytree(params)
 
 
 def descend(
