@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,6 +17,7 @@ from cojax.agents import (
     networks,
     off_policy,
     on_policy,
+    optimization,
     ppo,
     returns,
     td3,
@@ -123,6 +125,42 @@ def test_head_rescaling_is_exact():
     params, x = mlp.init(jax.random.key(0), jnp.ones(3)), jnp.array([[0.2, -1.0, 3.0]])
     moved = networks.scale_head(params, jnp.float32(0.5), jnp.float32(-2.0))
     np.testing.assert_allclose(mlp.apply(moved, x), 0.5 * mlp.apply(params, x) - 2.0, rtol=1e-5)
+
+
+@pytest.mark.parametrize("outputs", [1, 4, networks.NARROW, networks.NARROW + 1])
+def test_a_head_is_one_product_with_its_kernel(outputs):
+    """Values, gradients and forward derivatives, alone and batched."""
+    head = networks.MLP((), outputs, head_scale=1.0)
+    x = jax.random.normal(jax.random.key(1), (3, 5, 7))
+    params = head.init(jax.random.key(0), x)
+    kernel, c = params["params"]["head"]["kernel"], jnp.cos(jnp.arange(outputs))
+
+    def loss(product):
+        return lambda kernel, x: jnp.sum(jnp.sin(product(kernel, x)) * c)
+
+    def ours(kernel, x):
+        return head.apply({"params": {"head": {**params["params"]["head"], "kernel": kernel}}}, x)
+
+    def known(kernel, x):
+        return x @ kernel
+
+    for derivative in (jax.grad, jax.jacfwd):
+        mine, other = (derivative(loss(f), (0, 1))(kernel, x) for f in (ours, known))
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), mine, other)
+    batched = jax.jit(jax.vmap(ours, (None, 0)))(kernel, x)
+    np.testing.assert_allclose(batched, known(kernel, x), atol=1e-5)
+
+
+@pytest.mark.parametrize("width", [4, optimization.PACKED])
+def test_parameters_are_packed_where_they_are_few(width):
+    """A step is the same either way."""
+    params = {"a": jnp.linspace(0.0, 1.0, width), "b": jnp.float32(2.0)}
+    packed, unpack = optimization.pack(params)
+    assert isinstance(packed, dict) == (width == optimization.PACKED)
+    opt, grads = optimization.optimizer(0.5, 1e-5), jax.tree.map(jnp.cos, params)
+    step = optimization.descend(opt, packed, optimization.pack(grads)[0], opt.init(packed), 0.1)
+    known = optimization.descend(opt, params, grads, opt.init(params), 0.1)
+    chex.assert_trees_all_close(unpack(step[0]), known[0], rtol=1e-6)
 
 
 @pytest.mark.parametrize("n", [1, 2, 7, 1000, 4096])

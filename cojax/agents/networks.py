@@ -19,8 +19,7 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "elu": nn.elu,
 }
 
-
-NARROW = 12
+NARROW = 12  # outputs, up to which a layer is multiplied column by column on CPU
 
 
 def activation(name: str) -> Callable[[jax.Array], jax.Array]:

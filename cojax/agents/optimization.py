@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 from jax.flatten_util import ravel_pytree
 
-PACKED = 50_000
+PACKED = 50_000  # entries, from which parameters stay a tree
 
 
 def optimizer(max_grad_norm: Any, eps: Any) -> optax.GradientTransformation:
@@ -22,7 +22,7 @@ def pack(params: Any) -> tuple[Any, Callable[[Any], Any]]:
     """Parameters as one vector, where they are few, and the way back.
 
     An optimiser of a vector is a few operations and not a few for each layer, which is what small
-    networks wait for. From ``PACKED`` entries on, the copies would cost more: those stay a tree.
+    networks wait for. From ``PACKED`` entries on the copies would cost more.
     """
     if sum(x.size for x in jax.tree.leaves(params)) >= PACKED:
         return params, lambda params: params
