@@ -1,11 +1,12 @@
 """How near to the optimum each algorithm comes: relative suboptimality over seeds.
 
     python benchmarks/quality.py [--fixtures F ...] [--algorithms A ...] [--seeds 10]
-                                 [--timesteps 300000] [--out quality.jsonl]
+                                 [--timesteps 300000] [--out quality.jsonl] [--figure curves.png]
 
 Hyperparameters are the tuned ones (``cojax/agents/tuned.yaml``). Seeds and streams are others than
 those of the search: key 0 and evaluation streams of root 7. A pair of fixture and algorithm that
-``--out`` already holds for this budget is not run again.
+``--out`` already holds for this budget is not run again. ``--figure`` draws the learning curves of
+all that it holds for it: thin lines are seeds, the marker their median with the quartiles.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ import pathlib
 
 import jax
 import numpy as np
+import pandas as pd
 
 import cojax
 from cojax.agents import train
 from cojax.agents.tuned import tuned
 from cojax.evaluation.during_training import RelativeGap
+from cojax.report.figures import gap_figure
 
 FIXTURES = ("arm-n4-p0.50-s7", "arm-n4-p0.80-s7", "nvdex-k1-easy")
 ALGORITHMS = ("ppo", "a2c", "sac", "td3", "ddpg")
@@ -58,6 +61,37 @@ def measure(algorithm: str, fixture: str, seeds: int, timesteps: int, trials: in
     }
 
 
+def draw(rows: list[dict], path: pathlib.Path) -> None:
+    """Learning curves, a panel for each fixture."""
+    learners = [
+        {
+            "fixture": row["fixture"],
+            "policy": row["algorithm"],
+            "relative_suboptimality": {
+                "mean": row["median"],
+                "low": row["low"],
+                "high": row["high"],
+            },
+        }
+        for row in rows
+    ]
+    curves = pd.DataFrame(
+        [
+            {
+                "fixture": row["fixture"],
+                "algorithm": row["algorithm"],
+                "seed": seed,
+                "timesteps": timesteps,
+                "relative_suboptimality": gap,
+            }
+            for row in rows
+            for seed, curve in enumerate(row["curves"])
+            for timesteps, gap in zip(row["curve_timesteps"], curve, strict=True)
+        ]
+    )
+    gap_figure(learners, curves, path)
+
+
 def main() -> None:
     """Run what is missing, print every row."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -67,9 +101,11 @@ def main() -> None:
     parser.add_argument("--timesteps", type=int, default=300_000)
     parser.add_argument("--trials", type=int, default=64)
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("quality.jsonl"))
+    parser.add_argument("--figure", type=pathlib.Path)
     options = parser.parse_args()
     lines = options.out.read_text().splitlines() if options.out.exists() else []
     done = {(r["fixture"], r["algorithm"], r["timesteps"]): r for r in map(json.loads, lines)}
+    shown = []
     for fixture in options.fixtures:
         for algorithm in options.algorithms:
             row = done.get((fixture, algorithm, options.timesteps))
@@ -79,6 +115,9 @@ def main() -> None:
                     file.write(json.dumps(row) + "\n")
             low, median, high = (f"{row[name]:.3g}" for name in ("low", "median", "high"))
             print(f"{fixture:18} {algorithm:5} {median:>8} [{low}, {high}]", flush=True)
+            shown.append(row)
+    if options.figure:
+        draw(shown, options.figure)
 
 
 if __name__ == "__main__":
