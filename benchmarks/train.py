@@ -76,7 +76,7 @@ def ppo_products(nets, x, c):
     def loss(nets):
         return jnp.sum(linear(nets[0], x) * c) + jnp.sum(linear(nets[1], x) * c)
 
-    return jax.grad(loss)(nets[:2])
+    return jax.grad(loss)(nets)
 
 
 def sac_products(nets, x, c):
