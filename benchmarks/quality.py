@@ -1,12 +1,13 @@
 """How near to the optimum each algorithm comes: relative suboptimality over seeds.
 
     python benchmarks/quality.py [--fixtures F ...] [--algorithms A ...] [--seeds 10]
-                                 [--timesteps 300000] [--out quality.jsonl] [--figure curves.png]
+                                 [--timesteps 300000] [--set num_steps=16 ...]
+                                 [--out quality.jsonl] [--figure curves.png]
 
 Hyperparameters are the tuned ones (``cojax/agents/tuned.yaml``). Seeds and streams are others than
-those of the search: key 0 and evaluation streams of root 7. A pair of fixture and algorithm that
-``--out`` already holds for this budget is not run again. ``--figure`` draws the learning curves of
-all that it holds for it: thin lines are seeds, the marker their median with the quartiles.
+those of the search: key 0 and evaluation streams of root 7. ``--set`` changes hyperparameters. What
+``--out`` already holds for this budget and these changes is not run again. ``--figure`` draws the
+learning curves: thin lines are seeds, the marker their median with the quartiles.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import pathlib
 import jax
 import numpy as np
 import pandas as pd
+import yaml
 
 import cojax
 from cojax.agents import train
@@ -29,7 +31,9 @@ FIXTURES = ("arm-n4-p0.50-s7", "arm-n4-p0.80-s7", "nvdex-k1-easy")
 ALGORITHMS = ("ppo", "a2c", "sac", "td3", "ddpg")
 
 
-def measure(algorithm: str, fixture: str, seeds: int, timesteps: int, trials: int) -> dict:
+def measure(
+    algorithm: str, fixture: str, seeds: int, timesteps: int, trials: int, changes: dict
+) -> dict:
     """Train ``seeds`` learners; return one row of the table."""
     env, params = cojax.make(fixture)
     family = cojax.load_fixture(fixture).family
@@ -38,7 +42,7 @@ def measure(algorithm: str, fixture: str, seeds: int, timesteps: int, trials: in
         params,
         jax.random.key(0),
         env=env,
-        hyperparameters=tuned(algorithm, family),
+        hyperparameters=tuned(algorithm, family) | changes,
         num_seeds=seeds,
         total_timesteps=timesteps,
         evaluate=RelativeGap(num_trials=trials, root=7),
@@ -49,6 +53,7 @@ def measure(algorithm: str, fixture: str, seeds: int, timesteps: int, trials: in
         "fixture": fixture,
         "algorithm": algorithm,
         "timesteps": timesteps,
+        "changes": changes,
         "seeds": seeds,
         "median": float(np.median(final)),
         "low": float(np.quantile(final, 0.25)),
@@ -100,17 +105,23 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--timesteps", type=int, default=300_000)
     parser.add_argument("--trials", type=int, default=64)
+    parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("quality.jsonl"))
     parser.add_argument("--figure", type=pathlib.Path)
     options = parser.parse_args()
     lines = options.out.read_text().splitlines() if options.out.exists() else []
-    done = {(r["fixture"], r["algorithm"], r["timesteps"]): r for r in map(json.loads, lines)}
+    changes = {n: yaml.safe_load(v) for n, v in (one.split("=", 1) for one in options.set)}
+    what = options.timesteps, changes
+    rows = [r for r in map(json.loads, lines) if (r["timesteps"], r.get("changes", {})) == what]
+    done = {(r["fixture"], r["algorithm"]): r for r in rows}
     shown = []
     for fixture in options.fixtures:
         for algorithm in options.algorithms:
-            row = done.get((fixture, algorithm, options.timesteps))
+            row = done.get((fixture, algorithm))
             if row is None:
-                row = measure(algorithm, fixture, options.seeds, options.timesteps, options.trials)
+                row = measure(
+                    algorithm, fixture, options.seeds, options.timesteps, options.trials, changes
+                )
                 with options.out.open("a") as file:
                     file.write(json.dumps(row) + "\n")
             low, median, high = (f"{row[name]:.3g}" for name in ("low", "median", "high"))
