@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import gymnax
 import jax
 import jax.numpy as jnp
@@ -9,7 +11,7 @@ import numpy as np
 import pytest
 from agents_toy import Toy, ToyParams, relative, value
 
-from cojax.agents import ddpg, off_policy, replay, sac, td3, train
+from cojax.agents import ddpg, off_policy, optimization, replay, sac, td3, train
 from cojax.agents.algorithm import hyperparameters, strong
 from cojax.agents.replay import Sample
 
@@ -148,7 +150,8 @@ def test_sac_density_is_that_of_its_samples(sac_state):
     nets = off_policy.networks(sac.RULE, ENV, ToyParams(), h)
     obs = jnp.zeros((200_000, 1))
     actor = state.learner.params["actor"]
-    u, log_prob = sac.draw(nets, actor, obs, jax.random.key(2), h)
+    noise = jax.random.normal(jax.random.key(2), (200_000, 2))
+    u, log_prob = sac.draw(nets, actor, obs, noise, h)
     actions = np.asarray(nets.box.to_action(u))
     entropy = 0.0
     for i, half in enumerate(nets.box.half_range()):
@@ -177,7 +180,7 @@ def test_terminal_states_are_worth_nothing_and_time_limits_are():
     for module, cls in MODULES.values():
         h = hyperparameters(cls, SMALL)
         nets, learner = off_policy.networks(module.RULE, ENV, ToyParams(), h), learner_of(module, h)
-        y = module.RULE.target(nets, learner, batch, jax.random.key(0), 0.9, jnp.ones(()), h)
+        y = module.RULE.target(nets, learner, batch, jnp.ones((2, 2)), 0.9, jnp.ones(()), h)
         assert float(y[1]) == 0.0
         assert float(y[0]) != 0.0
 
@@ -207,22 +210,43 @@ def test_td3_moves_actor_and_targets_only_when_due():
     assert all(m[1] for m in moved[4:])
 
 
+@pytest.mark.parametrize("name", ["sac", "td3", "ddpg"])
+def test_learning_packed_parameters_is_learning_them(name, monkeypatch):
+    module, cls = MODULES[name]
+    h = hyperparameters(cls, SMALL | {"learning_starts": 0})
+    params, after = strong(ToyParams()), []
+    for packed in (optimization.PACKED, 0):
+        monkeypatch.setattr(optimization, "PACKED", packed)
+        state = off_policy.init(module.RULE, ENV, jax.random.key(0), params, h)
+        update = jax.jit(lambda s: module.ALGORITHM.update(ENV, s, params, h)[0])
+        after.append(update(update(state)).learner)
+    vector, tree = after
+    moments = vector.opt_states["critics"][1].mu
+    assert moments.ndim == 1
+    assert len(jax.tree.leaves(tree.opt_states["critics"][1].mu)) > 1
+    for name in ("actor", "critics"):
+        jax.tree.map(
+            partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6),
+            *((x.params[name], x.targets[name]) for x in after),
+        )
+
+
 def test_td3_smoothing_noise_is_clipped_in_units_of_the_box():
     h = hyperparameters(td3.TD3, SMALL | {"target_noise": 100.0, "target_noise_clip": 0.25})
     nets = off_policy.networks(td3.RULE, ENV, ToyParams(), h)
     learner = learner_of(td3, h)
     seen = []
-    spy = nets._replace()
 
     class Spy:
-        actor, box = spy.actor, spy.box
+        output = staticmethod(nets.output)
 
         def q_values(self, critics, obs, u):
             seen.append(u)
             return nets.q_values(critics, obs, u)
 
     batch = Sample(*[jnp.ones(s) for s in ((99, 1), (99, 2), (99,), (99,), (99, 1))])
-    td3.target(Spy(), learner, batch, jax.random.key(0), 0.9, jnp.ones(()), h)
+    noise = jax.random.normal(jax.random.key(0), (99, 2))
+    td3.target(Spy(), learner, batch, noise, 0.9, jnp.ones(()), h)
     shift = seen[0] - td3.act(nets, learner.targets["actor"], batch.next_obs)
     np.testing.assert_allclose(jnp.abs(shift), 0.25, atol=1e-5)
 

@@ -244,9 +244,10 @@ def _off_policy_program(rule, env, num, state, env_params, h, key):
     factor = algorithm.reward_factor(state, h)
 
     def one(_, key):
-        sample_key, step_key = jax.random.split(key)
+        sample_key, noise_key = jax.random.split(key)
         batch = off_policy.draw(state, sample_key, blocks, (h.batch_size,), h)
-        moved, _ = rule.improve(nets, learner, batch, step_key, jnp.zeros(()), factor, h)
+        noise = jax.random.normal(noise_key, batch.u.shape)
+        moved, _ = rule.improve(nets, learner, batch, noise, jnp.zeros(()), factor, h)
         return None, moved.opt_states["actor"][1].mu
 
     return jax.lax.scan(one, None, jax.random.split(key, num))[1]

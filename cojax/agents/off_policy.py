@@ -20,7 +20,7 @@ from cojax.agents.algorithm import Algorithm, Clock, Episodes
 from cojax.agents.distributions import ActionBox
 from cojax.agents.networks import MLP, activation, forward, scale_head
 from cojax.agents.normalization import Moments, RewardScale
-from cojax.agents.optimization import descend, global_norm, optimizer, polyak
+from cojax.agents.optimization import descend, global_norm, optimizer, pack, polyak
 from cojax.agents.policies import ActorPolicy, actor_params
 from cojax.agents.replay import Sample
 from cojax.inputs import InputError
@@ -31,19 +31,29 @@ class Networks(NamedTuple):
 
     ``actions`` are the moments of the actions seen: critics see standardised actions. Where good
     actions fill a hundredth of the box, a critic of the raw ones can hardly tell them apart.
+    ``actor_tree`` and ``critic_trees`` turn parameters, as ``pack`` may have left them, into trees.
     """
 
     actor: MLP
     critic: MLP
     box: ActionBox
     actions: Moments | None
+    actor_tree: Callable[[Any], Any] = lambda params: params
+    critic_trees: Callable[[Any], tuple[Any, ...]] = lambda params: params
 
-    def q_values(self, critics: tuple[Any, ...], obs: jax.Array, u: jax.Array) -> jax.Array:
-        """Q_i(s, u) of every critic, shape (num_critics, ...)."""
+    def output(self, actor: Any, obs: jax.Array) -> jax.Array:
+        """What the actor's network says of ``obs``, shape (..., outputs)."""
+        return forward(self.actor, self.actor_tree(actor), obs)
+
+    def q_values(
+        self, critics: Any, obs: jax.Array, u: jax.Array, num: int | None = None
+    ) -> jax.Array:
+        """Q_i(s, u) of the first ``num`` critics, or of all, shape (num_critics, ...)."""
         if self.actions is not None:
             u = (u - self.actions.mean) / self.actions.std()
         x = jnp.concatenate([obs, u], axis=-1)
-        return jnp.stack([forward(self.critic, c, x)[..., 0] for c in critics])
+        trees = self.critic_trees(critics)[:num]
+        return jnp.stack([forward(self.critic, c, x)[..., 0] for c in trees])
 
 
 class Learner(struct.PyTreeNode):
@@ -52,7 +62,8 @@ class Learner(struct.PyTreeNode):
     Attributes:
         params: ``{"actor", "critics", "log_alpha"}``; critics is a tuple, log_alpha has shape ().
         targets: ``{"actor", "critics"}``, their slow copies.
-        opt_states: the optimisers', by the same names as ``params``.
+        opt_states: the optimisers', by the same names as ``params``; those of networks are of what
+            ``pack`` makes of them.
     """
 
     params: dict[str, Any]
@@ -96,13 +107,14 @@ class OffPolicyState(struct.PyTreeNode):
 class Rule:
     """What makes an off-policy algorithm.
 
-    ``reward_factor`` is what the environment's rewards were multiplied by, shape ().
+    ``reward_factor`` is what the environment's rewards were multiplied by, shape (), and ``noise``
+    is standard normal, (B, m).
 
     Attributes:
         outputs: width of the actor's output per action.
         explore: ``(nets, actor_params, obs, key, h) -> u`` in [-1, 1]^m.
-        target: ``(nets, learner, sample, key, gamma, reward_factor, h) -> y``, shape (B,).
-        improve: ``(nets, learner, sample, key, rate, reward_factor, h) -> (learner,
+        target: ``(nets, learner, sample, noise, gamma, reward_factor, h) -> y``, shape (B,).
+        improve: ``(nets, learner, sample, noise, rate, reward_factor, h) -> (learner,
             metrics)``, the actor's step.
         metrics: names of the metrics of ``improve``.
     """
@@ -148,12 +160,11 @@ def init(rule: Rule, env: Any, key: jax.Array, env_params: Any, h: Any) -> OffPo
         "critics": tuple(nets.critic.init(k, x) for k in critic_keys),
         "log_alpha": jnp.log(jnp.asarray(getattr(h, "alpha_init", 1.0), jnp.float32)),
     }
+    targets = {name: params[name] for name in ("actor", "critics")}
+    learned = params | {name: pack(tree)[0] for name, tree in targets.items()}
     opt = optimizer(h.max_grad_norm, h.adam_eps)
-    learner = Learner(
-        params=params,
-        targets={name: params[name] for name in ("actor", "critics")},
-        opt_states={name: opt.init(tree) for name, tree in params.items()},
-    )
+    opt_states = {name: opt.init(x) for name, x in learned.items()}
+    learner = Learner(params=params, targets=targets, opt_states=opt_states)
     rows = replay.capacity(h.buffer_size, block(h))
     state = OffPolicyState(
         clock=Clock.create(),
@@ -254,14 +265,14 @@ def critic_step(
     nets: Networks,
     learner: Learner,
     batch: Sample,
-    key: jax.Array,
+    noise: jax.Array,
     gamma: Any,
     rate: Any,
     reward_factor: Any,
     h: Any,
 ) -> tuple[Learner, dict[str, jax.Array]]:
     """One gradient step on Σ_i E[(Q_i(s, u) - y)²] towards the rule's target y."""
-    y = jax.lax.stop_gradient(rule.target(nets, learner, batch, key, gamma, reward_factor, h))
+    y = jax.lax.stop_gradient(rule.target(nets, learner, batch, noise, gamma, reward_factor, h))
 
     def loss(critics):
         q = nets.q_values(critics, batch.obs, batch.u)
@@ -294,6 +305,15 @@ def draw(
     )
 
 
+def over_networks(learner: Learner, change: Callable[[str, Any], Any]) -> Learner:
+    """Parameters and targets of actor and critics, each replaced by ``change(name, params)``."""
+
+    def changed(params):
+        return params | {name: change(name, params[name]) for name in learner.targets}
+
+    return learner.replace(params=changed(learner.params), targets=changed(learner.targets))
+
+
 def gradient_steps(
     rule: Rule, nets: Networks, state: OffPolicyState, key: jax.Array, gamma: Any, h: Any
 ) -> tuple[Learner, dict[str, jax.Array]]:
@@ -301,54 +321,56 @@ def gradient_steps(
 
     Targets follow whenever the actor moves: once per gradient step where the delay is 1.
     """
-    sample_key, step_key = jax.random.split(key)
+    sample_key, noise_key = jax.random.split(key)
     shape = (h.gradient_steps, h.batch_size)
     batch = draw(state, sample_key, state.clock.update + 1, shape, h)
+    # All at once: drawing a few hundred numbers costs as much in the loop as a network's gradient.
+    noise = jax.random.normal(noise_key, (2, *shape, *nets.box.low.shape))
     factor = algorithm.reward_factor(state, h)
+    trees = {name: pack(state.learner.params[name])[1] for name in ("actor", "critics")}
+    nets = nets._replace(actor_tree=trees["actor"], critic_trees=trees["critics"])
     rates = {
         name: state.clock.anneal(getattr(h, name), h.final_lr_fraction)
         for name in ("actor_learning_rate", "critic_learning_rate")
     }
 
-    def improve(learner, minibatch, key):
+    def improve(learner, minibatch, noise):
         learner, metrics = rule.improve(
-            nets, learner, minibatch, key, rates["actor_learning_rate"], factor, h
+            nets, learner, minibatch, noise, rates["actor_learning_rate"], factor, h
         )
         online = {name: learner.params[name] for name in learner.targets}
         return learner.replace(targets=polyak(learner.targets, online, h.polyak)), metrics
 
-    def wait(learner, minibatch, key):
+    def wait(learner, minibatch, noise):
         return learner, {name: jnp.zeros(()) for name in rule.metrics}
 
     def step(learner, inputs):
-        index, minibatch, key = inputs
-        critic_key, actor_key = jax.random.split(key)
+        index, minibatch, critic_noise, actor_noise = inputs
         learner, metrics = critic_step(
             rule,
             nets,
             learner,
             minibatch,
-            critic_key,
+            critic_noise,
             gamma,
             rates["critic_learning_rate"],
             factor,
             h,
         )
         if h.policy_delay == 1:
-            learner, more = improve(learner, minibatch, actor_key)
+            learner, more = improve(learner, minibatch, actor_noise)
         else:
             due = index % h.policy_delay == 0
-            learner, more = jax.lax.cond(due, improve, wait, learner, minibatch, actor_key)
+            learner, more = jax.lax.cond(due, improve, wait, learner, minibatch, actor_noise)
         return learner, metrics | more
 
     # The index comes from the shared clock: unbatched, so the delay stays a branch under vmap.
     first = state.clock.update * h.gradient_steps
-    inputs = (
-        first + jnp.arange(h.gradient_steps),
-        batch,
-        jax.random.split(step_key, h.gradient_steps),
+    inputs = (first + jnp.arange(h.gradient_steps), batch, *noise)
+    learner, metrics = jax.lax.scan(
+        step, over_networks(state.learner, lambda _, params: pack(params)[0]), inputs
     )
-    learner, metrics = jax.lax.scan(step, state.learner, inputs)
+    learner = over_networks(learner, lambda name, params: trees[name](params))
     return learner, jax.tree.map(jnp.mean, metrics)
 
 

@@ -11,7 +11,6 @@ from flax import struct
 from cojax.agents import off_policy
 from cojax.agents.algorithm import leaf, static
 from cojax.agents.distributions import tanh_gaussian_log_prob
-from cojax.agents.networks import forward
 from cojax.agents.off_policy import Learner, Networks, Rule
 from cojax.agents.optimization import descend, optimizer
 from cojax.agents.replay import Sample
@@ -100,22 +99,23 @@ class SAC(struct.PyTreeNode):
 
 def distribution(nets: Networks, actor: Any, obs: jax.Array, h: SAC) -> tuple[jax.Array, jax.Array]:
     """Mean and log standard deviation before tanh, each (..., m)."""
-    mean, log_std = jnp.split(forward(nets.actor, actor, obs), 2, axis=-1)
+    mean, log_std = jnp.split(nets.output(actor, obs), 2, axis=-1)
     return mean, jnp.clip(log_std + h.log_std_init, h.log_std_min, h.log_std_max)
 
 
 def draw(
-    nets: Networks, actor: Any, obs: jax.Array, key: jax.Array, h: SAC
+    nets: Networks, actor: Any, obs: jax.Array, noise: jax.Array, h: SAC
 ) -> tuple[jax.Array, jax.Array]:
-    """Action u = tanh(x), x ~ N(μ, σ²), and its log-density in action units, from x itself."""
+    """Action u = tanh(x), x = μ + σ · noise, and its log-density in action units, from x itself."""
     mean, log_std = distribution(nets, actor, obs, h)
-    x = mean + jnp.exp(log_std) * jax.random.normal(key, mean.shape)
+    x = mean + jnp.exp(log_std) * noise
     return jnp.tanh(x), tanh_gaussian_log_prob(x, mean, log_std, nets.box.half_range())
 
 
 def explore(nets: Networks, actor: Any, obs: jax.Array, key: jax.Array, h: SAC) -> jax.Array:
     """Return a sample of the policy."""
-    return draw(nets, actor, obs, key, h)[0]
+    noise = jax.random.normal(key, (*obs.shape[:-1], *nets.box.low.shape))
+    return draw(nets, actor, obs, noise, h)[0]
 
 
 def alpha(learner: Learner, reward_factor: jax.Array, h: SAC) -> jax.Array:
@@ -129,13 +129,13 @@ def target(
     nets: Networks,
     learner: Learner,
     batch: Sample,
-    key: jax.Array,
+    noise: jax.Array,
     gamma: Any,
     reward_factor: jax.Array,
     h: SAC,
 ) -> jax.Array:
     """y = r + γ (1 - terminated) (min_i Q̄_i(s', u') - α log π(u'|s')): the soft Q, shape (B,)."""
-    u, log_prob = draw(nets, learner.params["actor"], batch.next_obs, key, h)
+    u, log_prob = draw(nets, learner.params["actor"], batch.next_obs, noise, h)
     q = jnp.min(nets.q_values(learner.targets["critics"], batch.next_obs, u), axis=0)
     soft = q - alpha(learner, reward_factor, h) * log_prob
     return batch.reward + gamma * (1.0 - batch.terminated) * soft
@@ -145,7 +145,7 @@ def improve(
     nets: Networks,
     learner: Learner,
     batch: Sample,
-    key: jax.Array,
+    noise: jax.Array,
     rate: Any,
     reward_factor: jax.Array,
     h: SAC,
@@ -157,7 +157,7 @@ def improve(
     temperature = alpha(learner, reward_factor, h)
 
     def loss(actor):
-        u, log_prob = draw(nets, actor, batch.obs, key, h)
+        u, log_prob = draw(nets, actor, batch.obs, noise, h)
         q = jnp.min(nets.q_values(learner.params["critics"], batch.obs, u), axis=0)
         return jnp.mean(temperature * log_prob - q), -jnp.mean(log_prob)
 

@@ -10,7 +10,6 @@ from flax import struct
 
 from cojax.agents import off_policy
 from cojax.agents.algorithm import leaf, static
-from cojax.agents.networks import forward
 from cojax.agents.off_policy import Learner, Networks, Rule
 from cojax.agents.optimization import descend, optimizer
 from cojax.agents.replay import Sample
@@ -60,7 +59,7 @@ class TD3(struct.PyTreeNode):
 
 def act(nets: Networks, actor: Any, obs: jax.Array) -> jax.Array:
     """u = tanh(actor(s)), shape (..., m)."""
-    return jnp.tanh(forward(nets.actor, actor, obs))
+    return jnp.tanh(nets.output(actor, obs))
 
 
 def explore(nets: Networks, actor: Any, obs: jax.Array, key: jax.Array, h: Any) -> jax.Array:
@@ -73,15 +72,15 @@ def target(
     nets: Networks,
     learner: Learner,
     batch: Sample,
-    key: jax.Array,
+    noise: jax.Array,
     gamma: Any,
     reward_factor: jax.Array,
     h: TD3,
 ) -> jax.Array:
     """y = r + γ (1 - terminated) min_i Q̄_i(s', clip(π̄(s') + clip(ε))), ε ~ N(0, target_noise²)."""
     u = act(nets, learner.targets["actor"], batch.next_obs)
-    noise = h.target_noise * jax.random.normal(key, u.shape)
-    u = jnp.clip(u + jnp.clip(noise, -h.target_noise_clip, h.target_noise_clip), -1.0, 1.0)
+    noise = jnp.clip(h.target_noise * noise, -h.target_noise_clip, h.target_noise_clip)
+    u = jnp.clip(u + noise, -1.0, 1.0)
     q = jnp.min(nets.q_values(learner.targets["critics"], batch.next_obs, u), axis=0)
     return batch.reward + gamma * (1.0 - batch.terminated) * q
 
@@ -90,7 +89,7 @@ def improve(
     nets: Networks,
     learner: Learner,
     batch: Sample,
-    key: jax.Array,
+    noise: jax.Array,
     rate: Any,
     reward_factor: jax.Array,
     h: Any,
@@ -99,7 +98,7 @@ def improve(
 
     def loss(actor):
         u = act(nets, actor, batch.obs)
-        return -jnp.mean(nets.q_values(learner.params["critics"][:1], batch.obs, u))
+        return -jnp.mean(nets.q_values(learner.params["critics"], batch.obs, u, num=1))
 
     value, grads = jax.value_and_grad(loss)(learner.params["actor"])
     actor, opt_state = descend(
