@@ -23,22 +23,24 @@ def gap_figure(rows: list[dict[str, Any]], curves: pd.DataFrame, path: str | Pat
     """The gap of every learner over its training, a panel for each fixture, on a log scale.
 
     Thin lines are seeds, the thick one their median; the marker at the end is the final
-    evaluation with its 95% interval; dashed lines are reference policies.
+    evaluation with its 95% interval; dashed lines are reference policies. An algorithm has one
+    colour in all panels.
     """
     from matplotlib.figure import Figure
 
+    colours = dict(zip(dict.fromkeys(curves["algorithm"]), COLOURS, strict=False))
     names = list(dict.fromkeys(row["fixture"] for row in rows))
     columns = min(3, len(names))
     lines = -(-len(names) // columns)
-    figure = Figure(figsize=(4.2 * columns, 3.3 * lines), layout="constrained")
+    figure = Figure(figsize=(4.2 * columns, 3.4 * lines + 0.4), layout="constrained")
     axes = np.atleast_1d(figure.subplots(lines, columns, squeeze=False)).ravel()
     for axis, name in zip(axes, names, strict=False):
         of_fixture = curves.query("fixture == @name")
         algorithms = list(dict.fromkeys(of_fixture["algorithm"]))
-        for colour, algorithm in zip(COLOURS, algorithms, strict=False):
+        for algorithm in algorithms:
             learner = of_fixture.query("algorithm == @algorithm")
             row = next(r for r in rows if r["fixture"] == name and r["policy"] == algorithm)
-            _draw_learner(axis, learner, row, colour, algorithm)
+            _draw_learner(axis, learner, row, colours[algorithm], algorithm)
         _draw_references(axis, [r for r in rows if r["fixture"] == name], algorithms)
         axis.set(yscale="log", title=name, xlabel="environment steps")
         axis.set_xlim(0.0, 1.08 * of_fixture["timesteps"].max())
@@ -48,7 +50,13 @@ def gap_figure(rows: list[dict[str, Any]], curves: pd.DataFrame, path: str | Pat
     for axis in axes[len(names) :]:
         axis.set_visible(False)
     axes[0].set_ylabel("gap to the optimum, in units of V*")
-    axes[0].legend(frameon=False, loc="center right", bbox_to_anchor=(1.0, 0.72))
+    lines_of = {a.get_label(): a for axis in axes for a in axis.get_legend_handles_labels()[0]}
+    figure.legend(
+        handles=[lines_of[name.upper()] for name in colours],
+        loc="outside lower center",
+        ncols=len(colours),
+        frameon=False,
+    )
     figure.savefig(path, dpi=160, metadata=METADATA[".png"])
 
 
