@@ -53,7 +53,7 @@ def target(
     nets: Networks,
     learner: Learner,
     batch: Sample,
-    key: jax.Array,
+    noise: jax.Array,
     gamma: Any,
     reward_factor: jax.Array,
     h: DDPG,

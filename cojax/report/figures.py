@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ def gap_figure(rows: list[dict[str, Any]], curves: pd.DataFrame, path: str | Pat
     """
     from matplotlib.figure import Figure
 
-    colours = dict(zip(dict.fromkeys(curves["algorithm"]), COLOURS, strict=False))
+    colours = dict(zip(dict.fromkeys(curves["algorithm"]), cycle(COLOURS), strict=False))
     names = list(dict.fromkeys(row["fixture"] for row in rows))
     columns = min(3, len(names))
     lines = -(-len(names) // columns)
@@ -52,9 +53,9 @@ def gap_figure(rows: list[dict[str, Any]], curves: pd.DataFrame, path: str | Pat
     axes[0].set_ylabel("gap to the optimum, in units of V*")
     lines_of = {a.get_label(): a for axis in axes for a in axis.get_legend_handles_labels()[0]}
     figure.legend(
-        handles=[lines_of[name.upper()] for name in colours],
+        handles=list(lines_of.values()),
         loc="outside lower center",
-        ncols=len(colours),
+        ncols=len(lines_of),
         frameon=False,
     )
     figure.savefig(path, dpi=160, metadata=METADATA[".png"])
