@@ -62,7 +62,9 @@ def test_arm_order_of_rotations():
 
 def test_authors_P(golden):
     for entry in golden[:5]:
-        np.testing.assert_array_equal(authors_P(entry["n"], entry["seed"]), entry["P"])
+        # processors add up a product in different orders: equal but for the last bits
+        P = authors_P(entry["n"], entry["seed"])
+        np.testing.assert_allclose(P, entry["P"], rtol=4e-15)
 
 
 @pytest.mark.parametrize("preset", PRESETS)
