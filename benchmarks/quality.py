@@ -97,6 +97,14 @@ def draw(rows: list[dict], path: pathlib.Path) -> None:
     gap_figure(learners, curves, path)
 
 
+def assignment(word: str) -> tuple[str, object]:
+    """Name and value of ``NAME=VALUE``; the value as YAML writes it."""
+    name, _, value = word.partition("=")
+    if not (name.isidentifier() and value):
+        raise argparse.ArgumentTypeError(f"expected NAME=VALUE, got {word!r}")
+    return name, yaml.safe_load(value)
+
+
 def main() -> None:
     """Run what is missing, print every row."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -105,12 +113,12 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--timesteps", type=int, default=300_000)
     parser.add_argument("--trials", type=int, default=64)
-    parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--set", nargs="+", default=[], type=assignment, metavar="NAME=VALUE")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("quality.jsonl"))
     parser.add_argument("--figure", type=pathlib.Path)
     options = parser.parse_args()
     lines = options.out.read_text().splitlines() if options.out.exists() else []
-    changes = {n: yaml.safe_load(v) for n, v in (one.split("=", 1) for one in options.set)}
+    changes = dict(options.set)
     what = options.timesteps, changes
     rows = [r for r in map(json.loads, lines) if (r["timesteps"], r.get("changes", {})) == what]
     done = {(r["fixture"], r["algorithm"]): r for r in rows}

@@ -1,10 +1,11 @@
 """Training speed beside others: the same networks, batches and updates, in one process.
 
-    python benchmarks/train.py [--env Pendulum-v1] [--hidden 64 64] [--peers sb3 sbx rejax]
-                               [--repeats 3] [--json]
+    python benchmarks/train.py [--env Pendulum-v1] [--hidden 64 64] [--batch 256]
+                               [--peers sb3 sbx rejax] [--repeats 3] [--json]
 
 PPO takes 10 epochs of minibatches of 256 over rollouts of 2048 steps in 8 environments; SAC one
-gradient step of 256 transitions for each environment step. All learners train on the same
+gradient step of 256 transitions for each environment step (``--batch`` for others: PPO of
+Stable-Baselines3 comes with 64). All learners train on the same
 environment: gymnax's here and in rejax, its Gymnasium twin in Stable-Baselines3 (sb3) and SBX. They
 are timed in turn, ``--repeats`` times, and ratios are of the medians. Compilation is not in the
 rates (SBX compiles in a first call of ``learn``, which is not timed); ours is reported apart, and
@@ -27,7 +28,7 @@ import numpy as np
 
 from cojax.agents import train
 
-ROLLOUT, BATCH, EPOCHS = 2048, 256, 10
+ROLLOUT, EPOCHS = 2048, 10
 WARMUP = 512
 
 
@@ -238,6 +239,7 @@ def compare(algorithm, hidden, peers, repeats):
     row = {
         "algorithm": algorithm,
         "hidden": list(hidden),
+        "batch": BATCH,
         "steps_per_second": round(medians["ours"]),
         "products_steps_per_second": round(bound),
         "of_products": round(medians["ours"] / bound, 2),
@@ -254,13 +256,14 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--env", default="Pendulum-v1", help="a name gymnax and Gymnasium share")
     parser.add_argument("--hidden", type=int, nargs="+", default=[64, 64])
+    parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--algorithms", nargs="+", default=["ppo", "sac"])
     parser.add_argument("--peers", nargs="*", choices=list(PEERS), default=list(PEERS))
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2, help="of PyTorch")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    ENV, THREADS = options.env, options.threads
+    ENV, BATCH, THREADS = options.env, options.batch, options.threads
     hidden = tuple(options.hidden)
     rows = [compare(a, hidden, options.peers, options.repeats) for a in options.algorithms]
     if options.json:

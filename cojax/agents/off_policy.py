@@ -61,7 +61,7 @@ class Learner(struct.PyTreeNode):
 
     Attributes:
         params: ``{"actor", "critics", "log_alpha"}``; critics is a tuple, log_alpha has shape ().
-        targets: ``{"actor", "critics"}``, their slow copies.
+        targets: slow copies of those of ``{"actor", "critics"}`` that the rule names.
         opt_states: the optimisers', by the same names as ``params``; those of networks are of what
             ``pack`` makes of them.
     """
@@ -103,6 +103,9 @@ class OffPolicyState(struct.PyTreeNode):
     failed: jax.Array
 
 
+NETWORKS = ("actor", "critics")
+
+
 @dataclasses.dataclass(frozen=True)
 class Rule:
     """What makes an off-policy algorithm.
@@ -117,6 +120,7 @@ class Rule:
         improve: ``(nets, learner, sample, noise, rate, reward_factor, h) -> (learner,
             metrics)``, the actor's step.
         metrics: names of the metrics of ``improve``.
+        targets: networks that ``target`` wants slow copies of.
     """
 
     outputs: int
@@ -124,6 +128,7 @@ class Rule:
     target: Callable[..., Any]
     improve: Callable[..., Any]
     metrics: tuple[str, ...]
+    targets: tuple[str, ...] = NETWORKS
 
 
 def networks(
@@ -160,8 +165,8 @@ def init(rule: Rule, env: Any, key: jax.Array, env_params: Any, h: Any) -> OffPo
         "critics": tuple(nets.critic.init(k, x) for k in critic_keys),
         "log_alpha": jnp.log(jnp.asarray(getattr(h, "alpha_init", 1.0), jnp.float32)),
     }
-    targets = {name: params[name] for name in ("actor", "critics")}
-    learned = params | {name: pack(tree)[0] for name, tree in targets.items()}
+    targets = {name: params[name] for name in rule.targets}
+    learned = params | {name: pack(params[name])[0] for name in NETWORKS}
     opt = optimizer(h.max_grad_norm, h.adam_eps)
     opt_states = {name: opt.init(x) for name, x in learned.items()}
     learner = Learner(params=params, targets=targets, opt_states=opt_states)
@@ -308,8 +313,8 @@ def draw(
 def over_networks(learner: Learner, change: Callable[[str, Any], Any]) -> Learner:
     """Parameters and targets of actor and critics, each replaced by ``change(name, params)``."""
 
-    def changed(params):
-        return params | {name: change(name, params[name]) for name in learner.targets}
+    def changed(trees):
+        return trees | {name: change(name, trees[name]) for name in NETWORKS if name in trees}
 
     return learner.replace(params=changed(learner.params), targets=changed(learner.targets))
 
@@ -327,7 +332,7 @@ def gradient_steps(
     # All at once, which is cheaper than two small draws in each step.
     noise = jax.random.normal(noise_key, (2, *shape, *nets.box.low.shape))
     factor = algorithm.reward_factor(state, h)
-    trees = {name: pack(state.learner.params[name])[1] for name in ("actor", "critics")}
+    trees = {name: pack(state.learner.params[name])[1] for name in NETWORKS}
     nets = nets._replace(actor_tree=trees["actor"], critic_trees=trees["critics"])
     rates = {
         name: state.clock.anneal(getattr(h, name), h.final_lr_fraction)

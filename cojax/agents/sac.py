@@ -176,5 +176,5 @@ def improve(
     return learner.replace(params=params, opt_states=opt_states), metrics
 
 
-RULE = Rule(2, explore, target, improve, ("actor_loss", "entropy", "alpha"))
+RULE = Rule(2, explore, target, improve, ("actor_loss", "entropy", "alpha"), ("critics",))
 ALGORITHM = off_policy.make("sac", SAC, RULE)
