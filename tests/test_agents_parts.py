@@ -163,6 +163,47 @@ def test_parameters_are_packed_where_they_are_few(width):
     chex.assert_trees_all_close(unpack(step[0]), known[0], rtol=1e-6)
 
 
+@pytest.mark.parametrize("moved", [0.0, 0.3])
+def test_ppo_loss_is_the_clipped_surrogate_and_so_is_its_gradient(moved):
+    """Beside the textbook's minimum of two products, on both sides of the clip and at ratio 1."""
+    h = ppo.PPO(ent_coef=0.01)
+    nets = on_policy.Networks(networks.MLP((8,), 2), networks.MLP((8,), 1))
+    keys = jax.random.split(jax.random.key(0), 7)
+    obs, u = jax.random.normal(keys[0], (64, 3)), jax.random.normal(keys[1], (64, 2))
+    params = {
+        "actor": nets.actor.init(keys[2], obs[0]),
+        "critic": nets.critic.init(keys[3], obs[0]),
+        "log_std": jnp.array([0.1, -0.2]),
+    }
+
+    def log_prob(params):
+        mean = networks.forward(nets.actor, params["actor"], obs)
+        return distributions.gaussian_log_prob(u, mean, params["log_std"])
+
+    old = log_prob(params) + moved * jax.random.normal(keys[4], (64,))
+    advantage, target = jax.random.normal(keys[5], (64,)), jax.random.normal(keys[6], (64,))
+    batch = on_policy.Batch(obs, u, old, advantage, target)
+
+    def textbook(params):
+        ratio = jnp.exp(log_prob(params) - old)
+        a = (advantage - advantage.mean()) / advantage.std()
+        surrogate = jnp.minimum(ratio * a, jnp.clip(ratio, 0.8, 1.2) * a)
+        error = networks.forward(nets.critic, params["critic"], obs)[:, 0] - target
+        entropy = jnp.sum(params["log_std"] + 0.5 * jnp.log(2.0 * jnp.pi * jnp.e))
+        return -surrogate.mean() + 0.5 * jnp.mean(error**2) - 0.01 * entropy
+
+    (value, metrics), grads = jax.value_and_grad(ppo.loss, has_aux=True)(params, batch, nets, h)
+    expected, expected_grads = jax.value_and_grad(textbook)(params)
+    np.testing.assert_allclose(value, expected, rtol=1e-5)
+    chex.assert_trees_all_close(grads, expected_grads, rtol=1e-4, atol=1e-6)
+    log_ratio = np.asarray(log_prob(params) - old, float)
+    kl = np.mean(np.expm1(log_ratio) - log_ratio)
+    np.testing.assert_allclose(metrics["approx_kl"], kl, rtol=1e-3, atol=1e-6)
+    clipped = np.mean(np.abs(np.expm1(log_ratio)) > 0.2)
+    assert metrics["clip_fraction"] == clipped
+    assert (clipped > 0.2) == (moved > 0.0)
+
+
 @pytest.mark.parametrize("n", [1, 2, 7, 1000, 4096])
 def test_permutation_is_one(n):
     order = on_policy.permutation(jax.random.key(n), n)

@@ -94,18 +94,30 @@ def loss(
     log_ratio = gaussian_log_prob(batch.u, mean, log_std) - batch.log_prob
     ratio = jnp.exp(log_ratio)
     advantage = standardize(batch.advantage, h.advantage_clip)
-    clipped = jnp.clip(ratio, 1.0 - h.clip_eps, 1.0 + h.clip_eps)
-    policy_loss = -jnp.mean(jnp.minimum(ratio * advantage, clipped * advantage))
+    # Where clipping lowers the surrogate its gradient is 0, and elsewhere it changes nothing.
+    surrogate = ratio * advantage
+    clipped = jax.lax.stop_gradient(jnp.clip(ratio, 1.0 - h.clip_eps, 1.0 + h.clip_eps) * advantage)
     values = forward(nets.critic, params["critic"], batch.obs)[..., 0]
-    value_loss = jnp.mean((values - batch.target) ** 2)
+    means = jnp.mean(
+        jnp.stack(
+            (
+                -jnp.where(surrogate <= clipped, surrogate, clipped),
+                (values - batch.target) ** 2,
+                jax.lax.stop_gradient(ratio - 1.0 - log_ratio),
+                jax.lax.stop_gradient(jnp.abs(ratio - 1.0) > h.clip_eps).astype(jnp.float32),
+            )
+        ),
+        axis=-1,
+    )
+    policy_loss, value_loss, approx_kl, clip_fraction = means
     entropy = gaussian_entropy(log_std)
     total = policy_loss + h.vf_coef * value_loss - h.ent_coef * entropy
     metrics = {
         "policy_loss": policy_loss,
         "value_loss": value_loss,
         "entropy": entropy,
-        "approx_kl": jnp.mean(ratio - 1.0 - log_ratio),
-        "clip_fraction": jnp.mean((jnp.abs(ratio - 1.0) > h.clip_eps).astype(jnp.float32)),
+        "approx_kl": approx_kl,
+        "clip_fraction": clip_fraction,
     }
     return total, metrics
 
