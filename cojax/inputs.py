@@ -58,6 +58,15 @@ def whole(name: str, value: Any, low: int) -> int:
     return int(value)
 
 
+def distinct(name: str, words: Iterable[str]) -> None:
+    """Raise InputError for the first word that is there twice."""
+    seen = set()
+    for word in words:
+        if word in seen:
+            raise InputError(f"{name}: {word} is named more than once")
+        seen.add(word)
+
+
 def vector(name: str, value: Any, dim: int) -> np.ndarray:
     """A finite float64 vector of length dim; a number stands for a constant vector."""
     array = _floats(name, value)

@@ -252,6 +252,7 @@ def test_quickstart_is_shipped():
         (("name: ppo", "name: pro"), "unknown algorithm 'pro'"),
         (("num_envs: 4", "num_env: 4"), "num_env"),
         (("oracle, zero", "oracel"), "did you mean 'oracle'"),
+        (("fixtures: [", "fixtures: [nvdex-k1-easy, "), "nvdex-k1-easy is named more than once"),
         (("fixtures: [", "fixtures: !!python/object:os.system ["), "small.yaml: line"),
     ],
 )

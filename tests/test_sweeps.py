@@ -324,6 +324,8 @@ def test_work_that_cannot_begin_leaves_nothing(tmp_path):
         run_sweep(changed(execution={"memory_gb": 1e-6}), tmp_path / "out")
     with pytest.raises(InputError, match="unknown 'arm-n2'"):
         run_sweep(changed(fixtures=["arm-n2"]), tmp_path / "out")
+    with pytest.raises(InputError, match="is named more than once"):
+        run_sweep(changed(fixtures=SMALL["fixtures"] * 2), tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
     for folder, words in ((tmp_path, "no sweep.yaml"), (tmp_path / "x", "expected a sweep")):
         result = CliRunner().invoke(main, ["sweep", "status", str(folder)])

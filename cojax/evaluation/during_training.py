@@ -38,27 +38,20 @@ class TrialGaps:
 
 
 @dataclasses.dataclass(frozen=True)
-class RelativeGap:
-    """Mean relative suboptimality over some trials, a scalar; see :class:`TrialGaps`.
+class RelativeGap(TrialGaps):
+    """Mean relative suboptimality over some trials, a scalar; fields as in :class:`TrialGaps`.
 
     Give it to ``train(..., evaluate=RelativeGap())``. One infinite trial makes the mean infinite.
     Use another root than the final evaluation, so that what is chosen by the curve is judged on
     streams it has not seen.
-
-    Attributes:
-        num_trials: trials, on instances 0 … num_trials - 1 of the root's streams.
-        num_steps: steps of a trial; those beyond the system's horizon count for nothing.
-        root: seed of the streams.
     """
 
     num_trials: int = 16
-    num_steps: int = 512
     root: int = 1
 
     def __call__(self, policy: Policy, params: EnvParams, key: jax.Array) -> jax.Array:
         """The gap of one policy on one system; ``key`` is not used, the streams are fixed."""
-        each = TrialGaps(self.num_trials, self.num_steps, self.root)
-        return jnp.mean(each(policy, params, key))
+        return jnp.mean(super().__call__(policy, params, key))
 
 
 def _gap(policy: Policy, params: EnvParams, stream: jax.Array, num_steps: int) -> jax.Array:

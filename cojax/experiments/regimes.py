@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 
-from cojax import initial, streams
+from cojax import initial, inputs, streams
 from cojax.envs import EnvParams
 from cojax.experiments.config import Experiment
 from cojax.fixtures import Fixture, load_fixture
@@ -47,10 +47,7 @@ def systems(experiment: Experiment) -> list[System]:
             for fixture in fixtures
             for seed in experiment.initial_seeds or [fixture.seeds.initial_states]
         ]
-    ids = [system.id for system in found]
-    for name in ids:
-        if ids.count(name) > 1:
-            raise InputError(f"fixtures: {name} is named more than once")
+    inputs.distinct("fixtures", (system.id for system in found))
     return found
 
 

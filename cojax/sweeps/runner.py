@@ -12,6 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cojax import inputs
 from cojax.evaluation import provenance, tables
 from cojax.experiments.progress import Report, stage
 from cojax.experiments.sittings import claim, finish, lock, part, unfinished
@@ -144,10 +145,7 @@ def _fixtures(config: Sweep, state: Path) -> list[Fixture]:
     fixtures = [load_fixture(name) for name in config.fixtures]
     if made.exists():
         fixtures += [load_fixture(file) for file in sorted(made.glob("*.yaml"))]
-    ids = [fixture.id for fixture in fixtures]
-    for name in ids:
-        if ids.count(name) > 1:
-            raise InputError(f"fixtures: {name} is named more than once")
+    inputs.distinct("fixtures", (fixture.id for fixture in fixtures))
     return fixtures
 
 
