@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import struct
+import subprocess
 import sys
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -286,3 +288,26 @@ def test_an_existing_folder_is_refused(finished):
     done = invoke("ppo", "--fixture", ARM, "--out", finished[0] / "out")
     assert done.exit_code == 2
     assert "exists already" in done.stderr
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted in /proc")
+@pytest.mark.parametrize("threads", [1, 3])
+def test_threads_are_those_of_the_pool(threads):
+    code = f"""
+import pathlib
+from cojax.cli import main
+try:
+    main(["train", "ppo", "--fixture", "{ARM}", "--threads", "{threads}", "--set", "unknown=1"])
+except SystemExit as stop:
+    assert stop.code == 2
+names = [file.read_text().strip() for file in pathlib.Path("/proc/self/task").glob("*/comm")]
+print(names.count("tf_XLAEigen"))
+"""
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert out.stdout.split() == [str(threads)], out.stderr
+
+
+def test_no_threads_are_refused():
+    result = invoke("ppo", "--threads", 0)
+    assert result.exit_code == 2
+    assert result.stderr.strip() == "cojax: threads: expected a whole number >= 1, got 0"
