@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from functools import partial
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -202,6 +205,70 @@ def test_ppo_loss_is_the_clipped_surrogate_and_so_is_its_gradient(moved):
     clipped = np.mean(np.abs(np.expm1(log_ratio)) > 0.2)
     assert metrics["clip_fraction"] == clipped
     assert (clipped > 0.2) == (moved > 0.0)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+def test_the_product_of_a_hidden_layer_is_the_plain_one(dtype):
+    """Values, forward, reverse and second derivatives, alone and vmapped."""
+    with jax.enable_x64(dtype is jnp.float64):
+        keys = jax.random.split(jax.random.key(0), 4)
+        x, dx = jax.random.normal(keys[0], (2, 3, 7, 5), dtype)
+        kernel, dkernel = jax.random.normal(keys[1], (2, 3, 5, 4), dtype)
+        dims = (((1,), (0,)), ((), ()))
+
+        def everything(product):
+            def square(x, kernel):
+                return jnp.sum(jnp.tanh(product(x, kernel, dims)) ** 2)
+
+            def one(x, kernel, dx, dkernel):
+                return (
+                    product(x, kernel, dims),
+                    jax.jvp(partial(product, dimension_numbers=dims), (x, kernel), (dx, dkernel)),
+                    jax.grad(square, (0, 1))(x, kernel),
+                    jax.grad(square)(x, kernel),
+                    jax.grad(square, 1)(x, kernel),
+                    jax.hessian(square, (0, 1))(x, kernel),
+                )
+
+            alone = jax.jit(one)(x[0], kernel[0], dx[0], dkernel[0])
+            return alone, jax.jit(jax.vmap(one))(x, kernel, dx, dkernel)
+
+        tolerance = 1e-12 if dtype is jnp.float64 else 1e-5
+        chex.assert_trees_all_close(
+            everything(networks.hidden_product),
+            everything(jax.lax.dot_general),
+            rtol=tolerance,
+            atol=10 * tolerance,
+        )
+
+
+def test_gradients_of_hidden_layers_sum_over_last_axes_on_cpu():
+    mlp = networks.MLP((24, 24), 1)
+    with jax.default_device(jax.devices("cpu")[0]):
+        x = jnp.ones((64, 6))
+        params = mlp.init(jax.random.key(0), x)
+        grad = jax.jit(jax.grad(lambda params: jnp.sum(networks.forward(mlp, params, x) ** 2)))
+        program = grad.lower(params).compile().as_text()
+    found = re.findall(r"f32\[(\d+),24\]\S* dot\(.*lhs_contracting_dims=\{(\d)\}", program)
+    axes = {rows: axis for rows, axis in found if rows != "1"}  # without the head's
+    # activations and their gradients have 64 rows, kernels 6 and 24
+    assert axes == {"64": "1", "6": "1", "24": "1"}
+
+
+def test_networks_of_a_population_are_factorised_one_after_another_on_cpu():
+    """Batches of factorisations at a time can take all threads and wait for ever."""
+    mlp = networks.MLP((16, 16), 1)
+    with jax.default_device(jax.devices("cpu")[0]):
+        keys = jax.random.split(jax.random.key(0), 6).reshape(3, 2)
+        init = jax.jit(jax.vmap(jax.vmap(lambda key: mlp.init(key, jnp.ones(4)))))
+        program = init.lower(keys).compile()
+        found = re.findall(r"f32\[([\d,]+)\]\S*, \S* custom-call.*geqrf", program.as_text())
+        assert sorted(found) == sorted(["16,4", "16,16", "16,1"])
+        members = program(keys)
+        alone = jax.jit(lambda key: mlp.init(key, jnp.ones(4)))(keys[2, 1])
+    chex.assert_trees_all_equal(jax.tree.map(lambda x: x[2, 1], members), alone)
+    layer = alone["params"]["layer1"]["kernel"]
+    np.testing.assert_allclose(layer.T @ layer, 2.0 * np.eye(16), atol=1e-5)
 
 
 @pytest.mark.parametrize("n", [1, 2, 7, 1000, 4096])

@@ -108,7 +108,7 @@ def test_a_member_is_the_solo_run_and_its_gap_can_be_measured_again(finished):
     measured = cojax.evaluate({"ppo": policy}, fixture.params, num_trials=4, root=2)
     gaps = measured.frame().query("policy == 'ppo'")["relative_suboptimality"]
     gaps = gaps.to_numpy()
-    tame = gaps < 100.0  # a trial that runs away depends on rounding
+    tame = gaps < 10.0  # a trial that runs away depends on rounding
     assert tame.sum() >= 2
     np.testing.assert_allclose(line["trial_gaps"][tame], gaps[tame], rtol=2e-4)
     assert line["gap"] == pytest.approx(np.mean(line["trial_gaps"]), rel=1e-6)
