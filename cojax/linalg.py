@@ -119,6 +119,21 @@ def extreme_eigenvalues(A: np.ndarray) -> tuple[float, float]:
     return float(w[0]), float(w[-1])
 
 
+def solve_spd(A: jax.Array, B: jax.Array) -> jax.Array:
+    """X, (m, k), with A X = B for a small symmetric A ≻ 0, (m, m): Gauss-Jordan elimination.
+
+    A ≻ 0 needs no pivots. Vmapped, this is faster on CPU than a batch of LAPACK calls up to
+    m = 20 or so, and two of those at a time can wait for each other for ever (jaxlib 0.10).
+    """
+
+    def eliminate(i: jax.Array, M: jax.Array) -> jax.Array:
+        row = M[i] / M[i, i]
+        return (M - M[:, i, None] * row).at[i].set(row)
+
+    m = A.shape[0]
+    return lax.fori_loop(0, m, eliminate, jnp.concatenate([A, B], axis=1))[:, m:]
+
+
 # --- M(s)^{-1/2} u -------------------------------------------------------------------------------
 
 

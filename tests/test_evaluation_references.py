@@ -64,6 +64,13 @@ def test_a_plan_is_a_minimum_of_its_cost():
         assert cost(other) > value
 
 
+def test_plans_call_no_factorisation():
+    """Two batches of LAPACK calls in one program can wait for each other for ever on CPU."""
+    made = planner("arm-n2-p0.80-s7", 2)
+    program = jax.jit(jax.vmap(lambda x: planning.plan(made, x))).lower(np.ones((8, 4), "float32"))
+    assert "custom_call" not in program.as_text()
+
+
 def test_it_does_not_look_at_the_optimum():
     made = planner("arm-n2-p0.80-s7", 3)
     s = np.array([0.5, -0.5, 1.0, 0.3], np.float32)

@@ -109,6 +109,24 @@ def test_spectral_functions(d, seed):
     np.testing.assert_allclose(linalg.sqrt_psd(diagonal), np.sqrt(diagonal))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@given(st.integers(1, 20), st.integers(1, 5), st.floats(1.01, 1e3), st.integers(0, 2**16))
+def test_solve_against_numpy(dtype, m, k, condition, seed):
+    rng = np.random.default_rng(seed)
+    A = np.stack([random_spd(rng, m, condition) for _ in range(2)])
+    B = rng.normal(size=(2, m, k))
+    with scope(dtype):
+        X = solve_all(*(jnp.asarray(x, dtype) for x in (A, B)))
+        assert X.dtype == dtype
+    # backward stable: the residual, and not the error, is free of the condition
+    residual = np.linalg.norm(A @ np.asarray(X, float) - B, axis=(1, 2))
+    size = np.linalg.norm(A, axis=(1, 2)) * np.linalg.norm(X, axis=(1, 2))
+    assert np.all(residual < 32.0 * np.sqrt(m) * np.finfo(dtype).eps * size)
+
+
+solve_all = jax.jit(jax.vmap(linalg.solve_spd))
+
+
 def test_matvec_batches_into_one_product():
     A = jnp.asarray(random_spd(np.random.default_rng(0), 5), jnp.float32)
     x = jnp.asarray(np.random.default_rng(1).normal(size=(7, 5)), jnp.float32)

@@ -109,7 +109,7 @@ def _backward(
         A, G, c_z, c_a, c_zz, c_aa = at
         E = c_aa + gamma * G.T @ W @ G
         both = jnp.concatenate([(c_a + gamma * G.T @ v)[:, None], gamma * G.T @ W @ A], axis=1)
-        solved = -jnp.linalg.solve(E, both)
+        solved = -linalg.solve_spd(E, both)
         k, L = solved[:, 0], solved[:, 1:]
         v = c_z + gamma * A.T @ (v + W @ (G @ k))
         W = c_zz + gamma * A.T @ W @ (A + G @ L)
