@@ -109,6 +109,9 @@ def test_spectral_functions(d, seed):
     np.testing.assert_allclose(linalg.sqrt_psd(diagonal), np.sqrt(diagonal))
 
 
+solve_all = jax.jit(jax.vmap(linalg.solve_spd))
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @given(st.integers(1, 20), st.integers(1, 5), st.floats(1.01, 1e3), st.integers(0, 2**16))
 def test_solve_against_numpy(dtype, m, k, condition, seed):
@@ -122,9 +125,6 @@ def test_solve_against_numpy(dtype, m, k, condition, seed):
     residual = np.linalg.norm(A @ np.asarray(X, float) - B, axis=(1, 2))
     size = np.linalg.norm(A, axis=(1, 2)) * np.linalg.norm(X, axis=(1, 2))
     assert np.all(residual < 32.0 * np.sqrt(m) * np.finfo(dtype).eps * size)
-
-
-solve_all = jax.jit(jax.vmap(linalg.solve_spd))
 
 
 def test_matvec_batches_into_one_product():

@@ -91,7 +91,8 @@ def _backward(
     """Corrections k, (H, m), and feedback L, (H, m, d), of the regulator along the plan.
 
     With the value's derivatives v, W at the next state: b = c_a + γGᵀv, E = c_aa + γGᵀWG,
-    k = -E⁻¹b, L = -γE⁻¹GᵀWA; then v ← c_z + γAᵀ(v + WGk), W ← c_zz + γAᵀW(A + GL).
+    k = -E⁻¹b, L = -γE⁻¹GᵀWA; then v ← c_z + γAᵀ(v + WGk), W ← c_zz + γAᵀW(A + GL). Where E is not
+    positive definite they may be anything: a plan is only replaced by one of lower cost.
     """
     system, gamma = planner.system, planner.system.gamma
 
