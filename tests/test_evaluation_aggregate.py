@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from cojax.evaluation import aggregates as agg
-from cojax.evaluation import targets
+from cojax.evaluation import targets, tolerance_interval
 from cojax.evaluation.result import WORST, Evaluation, Member
 
 
@@ -64,7 +64,9 @@ def test_profiles_and_improvement():
     x, y = table(), table(shift=10.0, seed=1)
     profile = agg.performance_profile(x, [0.0, x.mean(axis=-1).max(), 5.0])
     assert profile.mean.tolist() == [0.0, 1.0, 1.0]
-    assert agg.probability_of_improvement(x, y) == (1.0, 1.0, 1.0)
+    found = agg.probability_of_improvement(x, y)
+    assert (found.mean, found.high) == (1.0, 1.0)
+    assert 0.8 < found.low < 0.95  # 20 runs a side, all apart, are no certainty
     runs = x[:1].mean(axis=-1)[0], (y[:1] - 10.0).mean(axis=-1)[0]
     u = stats.mannwhitneyu(*runs).statistic / 25
     found = agg.probability_of_improvement(x[:1], y[:1] - 10.0)
@@ -100,6 +102,72 @@ def test_pairwise_respects_the_floor_and_failures():
     assert verdicts["a", "d"] == "first better"
 
 
+def test_seeds_are_the_sample_whatever_their_numbers():
+    """Two learners of one mean, whose seeds differ much more than trials do."""
+    rng = np.random.default_rng(0)
+    means = rng.normal(size=(400, 9, 1))
+    x = means + 0.3 * rng.normal(size=(400, 9, 64))
+    found = [agg.compare_pair(one[:4], one[4:]) for one in x]
+    outside = [not row["difference"]["low"] <= 0.0 <= row["difference"]["high"] for row in found]
+    assert 0.02 < np.mean(outside) < 0.08
+    assert outside == [row["p"] < 0.05 for row in found]
+    assert found[0]["num_seeds"] == (4, 5)
+
+
+def test_a_seed_that_fails_is_one_seed():
+    x, y = np.ones((4, 64)), np.ones((4, 64))
+    x[0] = np.inf
+    row = agg.compare_pair(x, y)
+    assert row["failures"] == (64, 0)
+    assert row["p"] > 0.3
+    assert row["difference"] == {"mean": np.inf, "low": -np.inf, "high": np.inf}
+    x[:] = np.inf
+    row = agg.compare_pair(x, y)
+    assert row["p"] == 0.0
+    assert row["difference"] == {"mean": np.inf, "low": np.inf, "high": np.inf}
+    single = agg.compare_pair(x[:1], y[:1])  # two policies: McNemar's test over their trials
+    assert single["p"] == pytest.approx(2.0**-63)
+
+
+def test_nothing_within_the_floor_is_told_apart():
+    x, y = np.full((1, 2, 8), 1e-8), np.full((1, 2, 8), 3e-8)
+    zero = np.zeros((1, 2, 8))
+    assert agg.probability_of_improvement(x, y).mean == 1.0
+    assert agg.probability_of_improvement(x, y, floor=1e-7).mean == 0.5
+    assert agg.probability_of_improvement(x, y + 1.0, floor=[1e-7]).mean == 1.0
+    shares = [agg.performance_profile(z, [2e-8, 1e-7], floor=1e-7).mean for z in (x, y, zero)]
+    np.testing.assert_array_equal(shares, [[0.0, 1.0], [0.0, 1.0], [1.0, 1.0]])
+    hits = targets.steps_to_targets([1, 2], [[1e-8, 0.0], [3e-8, 3e-8]], [2e-8, 1e-6], [1e-7, 1e-7])
+    assert hits.tolist() == [[2.0, 1.0], [np.inf, 1.0]]
+    result = evaluation(a=x[:, 0], b=y[:, 0])
+    assert agg.floors(result).tolist() == [1e-3]
+    result.trials["optimal_value"] = np.full((1, 2, 8), 7.0)
+    assert agg.floors(result, "suboptimality").tolist() == pytest.approx([7e-3])
+
+
+@pytest.mark.parametrize("statistic", ["mean", "median", "iqm"])
+def test_statistics_of_few_seeds_cover(statistic):
+    rng = np.random.default_rng(0)
+    levels = np.array([0.1, 1.0, 3.0])[:, None, None]
+    found = []
+    for _ in range(300):
+        x = levels * (1.0 + 0.3 * rng.normal(size=(3, 4, 1)) + 0.1 * rng.normal(size=(3, 1, 16)))
+        found.append(agg.aggregate(x, statistic, num_resamples=300))
+    mean, low, high = np.transpose(found)
+    assert np.mean((low <= mean.mean()) & (mean.mean() <= high)) > 0.92
+
+
+def test_shares_of_few_runs_have_a_width():
+    x = np.ones((1, 4, 8))
+    share = agg.performance_profile(x, [2.0, 0.5])
+    assert share.mean.tolist() == [1.0, 0.0]
+    assert share.low[0] == pytest.approx(4 / (4 + 1.96**2), abs=0.01)  # Wilson's of 4 in 4
+    assert share.high[1] == pytest.approx(1 - share.low[0], abs=1e-12)
+    single = agg.probability_of_improvement(x[:, :1], x[:, :1] + 1.0)
+    assert (single.mean, single.high) == (1.0, 1.0)
+    assert single.low < 0.5  # one run a side
+
+
 def test_holm():
     assert agg.holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert agg.holm([0.9]) == [0.9]
@@ -109,7 +177,7 @@ def test_tolerance_interval_holds_the_share_it_promises():
     rng = np.random.default_rng(0)
     hits = 0
     for _ in range(2000):
-        low, high = agg.tolerance_interval(rng.normal(size=10))
+        low, high = tolerance_interval(rng.normal(size=10))
         hits += stats.norm.cdf(high) - stats.norm.cdf(low) >= 0.9
     assert hits / 2000 == pytest.approx(0.95, abs=0.02)
 
@@ -133,8 +201,10 @@ def test_fixed_targets():
         (lambda: agg.aggregate(np.full((1, 1, 1), np.nan)), "NaN"),
         (lambda: agg.aggregate(table(), "iqr"), "did you mean 'iqm'"),
         (lambda: agg.probability_of_improvement(table(), table(F=2)), "same fixtures"),
-        (lambda: agg.tolerance_interval([1.0]), "at least 2 seeds"),
+        (lambda: tolerance_interval([1.0]), "at least 2 seeds"),
         (lambda: targets.steps_to_targets([1, 2], [[1.0]]), "expected shape"),
+        (lambda: targets.steps_to_targets([1], [[1.0]], floor=-1.0), "floor: expected"),
+        (lambda: agg.performance_profile(table(), [1.0], floor=[1.0]), "floor: expected"),
         (lambda: targets.steps_to_targets([2, 1], [[1.0, 2.0]]), "increasing"),
         (lambda: agg.scores(evaluation(a=np.ones((1, 2))), "gap"), "metric"),
     ],

@@ -1,13 +1,13 @@
 """Intervals against scipy and against what they promise."""
 
-import time
-
 import numpy as np
 import pytest
 from scipy import stats
 
 from cojax.evaluation import intervals
-from cojax.evaluation.intervals import METHODS, counts, interval_of_mean, interval_over_seeds
+from cojax.evaluation.crossed import Resampled, Student
+from cojax.evaluation.intervals import METHODS, difference, interval_of_mean, interval_over_seeds
+from cojax.evaluation.resampling import counts
 
 
 @pytest.mark.parametrize(("method", "scipys"), [("percentile", "percentile"), ("bca", "BCa")])
@@ -83,12 +83,94 @@ def test_coverage_over_four_skewed_seeds_is_as_stated(log_sd, stated):
     assert f"{100 * stated:.1f}" in intervals.__doc__
 
 
-def test_speed():
-    x = np.random.default_rng(0).gamma(2.0, size=(50, 256))
-    interval_of_mean(x[:1])
-    start = time.process_time()
-    interval_of_mean(x)
-    assert time.process_time() - start < 2.0
+def test_few_trials_have_students_interval():
+    x = np.random.default_rng(0).normal(size=(3000, 3))
+    mean, low, high = interval_of_mean(x)
+    half = stats.t.ppf(0.975, 2) * x.std(axis=1, ddof=1) / np.sqrt(3)
+    np.testing.assert_allclose([mean - low, high - mean], [half, half], rtol=1e-9)
+    assert np.mean((low <= 0.0) & (high >= 0.0)) == pytest.approx(0.95, abs=0.015)
+
+
+def test_cells_that_cancel_in_rows_and_columns_still_have_a_spread():
+    mean, low, high = interval_over_seeds([[20.0, 19.0], [19.0, 20.0]])
+    assert mean == 19.5
+    assert low < 19.5 < high
+    assert np.isfinite([low, high]).all()
+
+
+# --- differences ---------------------------------------------------------------------------------
+
+
+def cells(rng, num_seeds, log_sd, shared):
+    """Scores (S, 64) of a learner of mean 0; one seed is a fixed policy."""
+    z = rng.normal(size=(num_seeds, 1))
+    seeds = np.exp(log_sd * z) - np.exp(0.5 * log_sd**2) if log_sd else z
+    own = seeds + 0.3 * rng.normal(size=(num_seeds, 64)) if num_seeds > 1 else 0.0
+    return own + shared
+
+
+def covered(num_x, num_y, log_sd=0.0, repeats=600, seed=0):
+    rng = np.random.default_rng(seed)
+    hits = agrees = 0
+    for _ in range(repeats):
+        shared = rng.normal(size=(1, 64))
+        x, y = (cells(rng, S, log_sd, shared) for S in (num_x, num_y))
+        (_, low, high), p = difference(x, y, num_resamples=1000)
+        hits += low <= 0.0 <= high
+        agrees += (low <= 0.0 <= high) == (p > 0.05)
+    assert agrees == repeats
+    return hits / repeats
+
+
+@pytest.mark.parametrize(
+    "sizes", [(2, 2), (4, 4), (2, 4), (4, 1), (1, 2), (10, 2), (10, 4), (5, 4)]
+)
+def test_differences_over_seeds_cover_whatever_the_numbers(sizes):
+    assert 0.93 <= covered(*sizes) <= 0.97
+
+
+def test_a_difference_is_the_textbooks():
+    """Welch's test where trials add nothing; the paired test of trials for two policies."""
+    rng = np.random.default_rng(1)
+    x, y = rng.normal(size=(4, 1)) + 1.0, rng.normal(size=(6, 1))
+    (mean, low, high), p = difference(np.repeat(x, 3, axis=1), np.repeat(y, 3, axis=1))
+    welch = stats.ttest_ind(x[:, 0], y[:, 0], equal_var=False)
+    assert mean == pytest.approx(x.mean() - y.mean())
+    assert p == pytest.approx(welch.pvalue, rel=0.1)  # the freedom is drawn to the pooled one
+    assert p >= welch.pvalue * (1 - 1e-9)
+    assert low <= welch.confidence_interval().low
+    assert high >= welch.confidence_interval().high
+    x, y = rng.normal(size=(1, 6)) + 1.0, rng.normal(size=(1, 6))
+    (_, low, high), p = difference(x, y)
+    paired = stats.ttest_rel(x[0], y[0])
+    assert p == pytest.approx(paired.pvalue, rel=1e-6)
+    assert [low, high] == pytest.approx(list(paired.confidence_interval()), rel=1e-9)
+
+
+def test_interval_and_p_agree_at_every_confidence():
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=(10, 40)) + 0.25 * rng.normal(size=(10, 1)) + 0.1
+    for sides in ([x], [x[:3]], [x[:2], -x[4:]]):
+        for found in (Student.of(sides), Resampled.of(sides, 2000, 0)):
+            p = found.p()
+            for confidence in (0.5, 0.9, 0.95, 0.99, 1 - 1.01 * p, 1 - 0.99 * p):
+                low, high = found.interval(confidence)
+                if abs(1 - confidence - p) > 1e-3 or isinstance(found, Student):
+                    assert (low <= 0.0 <= high) == (p > 1 - confidence), (found, confidence)
+
+
+def test_pairs_of_seeds_and_what_says_nothing():
+    x = np.random.default_rng(0).normal(size=(5, 8))
+    (mean, low, high), p = difference(x, x + 1.0)
+    assert (mean, p) == (pytest.approx(-1.0), 0.0)
+    assert low == mean == high
+    assert difference(x, x)[1] == 1.0
+    (mean, low, high), p = difference(x[:1, :1], x[:1, :1] + 1.0)
+    assert (mean, low, high, p) == (pytest.approx(-1.0), -np.inf, np.inf, 1.0)
+    far = difference(x[:3], x[3:] + 1e6)[1]
+    assert 0.0 < far < 1e-3
+    with pytest.raises(ValueError, match="expected \\(seeds, trials\\)"):
+        difference(x, x[:, 1:])
 
 
 @pytest.mark.parametrize(

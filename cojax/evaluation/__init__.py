@@ -2,15 +2,17 @@
 
 from cojax.evaluation.aggregates import (
     aggregate,
-    estimator_efficiency,
+    compare_pair,
+    floors,
     pairwise,
     performance_profile,
     probability_of_improvement,
     scores,
-    tolerance_interval,
 )
+from cojax.evaluation.efficiency import estimator_efficiency
 from cojax.evaluation.evaluator import evaluate
 from cojax.evaluation.host import HostPolicy, host_policy
+from cojax.evaluation.intervals import tolerance_interval
 from cojax.evaluation.linearised import lqr_gain
 from cojax.evaluation.references import (
     Reference,
@@ -32,11 +34,13 @@ __all__ = [
     "Truth",
     "aggregate",
     "average_runtime",
+    "compare_pair",
     "detuned_oracle",
     "dithered_oracle",
     "ecdf",
     "estimator_efficiency",
     "evaluate",
+    "floors",
     "host_policy",
     "lqr_gain",
     "pairwise",

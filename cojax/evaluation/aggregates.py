@@ -2,8 +2,9 @@
 
 Scores have shape (F, S, N): fixtures, training seeds, trials; a failed trial is +inf. The score of
 a run (fixture, seed) is its mean over trials, so a run with a failed trial scores +inf and ranks
-last. Intervals resample seeds, fixtures and trials, crossed as the evaluation crosses them: every
-seed and every fixture meets the same trial streams.
+last. Intervals are about the systems at hand: seeds are drawn within each fixture, as they are
+trained apart (a stratified bootstrap), and trials for all, as every run meets the same streams.
+With one seed they are about that policy, over trials alone.
 
 Definitions of IQM, performance profile and probability of improvement are those of Agarwal et al.,
 Deep RL at the Edge of the Statistical Precipice (2021). Their "optimality gap", the mean shortfall
@@ -19,14 +20,10 @@ import numpy as np
 from scipy import stats
 
 from cojax import inputs
-from cojax.evaluation.intervals import (
-    CONFIDENCE,
-    Interval,
-    counts,
-    interval_of_mean,
-    interval_over_seeds,
-)
-from cojax.evaluation.result import CONTROLLED, WORST, Evaluation
+from cojax.evaluation.crossed import Student
+from cojax.evaluation.intervals import CONFIDENCE, Interval, difference
+from cojax.evaluation.resampling import draw_seeds, runs_of_resampled_trials
+from cojax.evaluation.result import WORST, Evaluation
 from cojax.evaluation.tables import verdict
 from cojax.inputs import InputError
 
@@ -46,6 +43,21 @@ def scores(evaluation: Evaluation, metric: str = "relative_suboptimality") -> di
         name = policy if setting is None else f"{policy} ({setting})"
         out[name] = sign * evaluation.trials[metric][:, members]
     return out
+
+
+def floors(evaluation: Evaluation, metric: str = "relative_suboptimality") -> np.ndarray:
+    """Resolution floors of the fixtures of an ``evaluation`` in the units of a metric, (F,).
+
+    No difference within them is claimed; 0 where a fixture has no certificate. Raises ValueError
+    for an unknown metric.
+    """
+    inputs.one_of("metric", metric, WORST)
+    found = np.array(
+        [floor or 0.0 for floor in evaluation.floors or [None] * len(evaluation.fixtures)]
+    )
+    if metric.startswith("relative") or metric == "paper_optgap":
+        return found
+    return found * evaluation.trials["optimal_value"].mean(axis=(1, 2))
 
 
 # --- statistics of a table of runs, (…, F, S) -> (…) ---------------------------------------------
@@ -83,76 +95,142 @@ def aggregate(
     num_resamples: int = NUM_RESAMPLES,
     seed: int = 0,
 ) -> Interval:
-    """A statistic of runs and its percentile interval by the hierarchical bootstrap.
+    """A statistic of runs and its interval, for these fixtures.
+
+    The variance over seeds and that over trials are the bootstrap's, times S/(S-1) and N/(N-1);
+    quantiles are Student's (:class:`~cojax.evaluation.crossed.Student`), with Satterthwaite's
+    freedom of the seeds of all fixtures. Where failures make the statistic infinite in a resample,
+    the interval is the percentile one, by order statistics.
 
     Args:
         x: scores (F, S, N); +inf for failures.
         statistic: "mean", "median" or "iqm".
-        confidence, num_resamples, seed: of the bootstrap over seeds, fixtures and trials.
+        confidence, num_resamples, seed: of the bootstrap over seeds and trials.
 
     Raises ValueError for an unknown statistic, or scores that are empty or NaN.
     """
     function = STATISTICS[inputs.one_of("statistic", statistic, STATISTICS)]
     x = _checked(x)
+    _, S, N = x.shape
+    runs = x.mean(axis=-1)
+    drawn = draw_seeds(x.shape[:2], num_resamples, seed)
+    over_trials = runs_of_resampled_trials(x, num_resamples, seed)
     with np.errstate(invalid="ignore"):
-        resampled = function(_resampled_runs(x, num_resamples, seed))
-        return _interval(function(x.mean(axis=-1)), resampled, confidence)
+        value = float(function(runs))
+        parts = (function(drawn(runs)) if S > 1 else value, function(over_trials))
+        if not all(np.isfinite(part).all() for part in parts):
+            return _percentiles(value, function(drawn(over_trials)), confidence)
+    found = Student(
+        mean=value,
+        seeds=np.array([np.var(parts[0]) * S / (S - 1)] if S > 1 else []),
+        sizes=np.array([1.0 + _freedom(runs)] if S > 1 else []),
+        trials=float(np.var(parts[1]) * N / (N - 1)) if N > 1 else 0.0,
+        cells=0.0,
+        num_trials=N,
+    )
+    return Interval(*map(np.asarray, (value, *found.interval(confidence))))
+
+
+def _freedom(runs: np.ndarray) -> float:
+    """Satterthwaite's, of the variance over seeds of the fixtures where no run failed."""
+    S = runs.shape[1]
+    v = np.var(runs[np.isfinite(runs).all(axis=1)], axis=1)
+    return float(v.sum() ** 2 / np.sum(v**2 / (S - 1))) if v.any() else S - 1.0
 
 
 def performance_profile(
     x: np.ndarray,
     thresholds: Any,
     *,
+    floor: Any = 0.0,
     confidence: float = CONFIDENCE,
     num_resamples: int = NUM_RESAMPLES,
     seed: int = 0,
 ) -> Interval:
-    """Share of runs with a score <= τ, for each threshold τ, with pointwise percentile bands.
+    """Share of runs with a score <= τ, for each threshold τ, with pointwise Wilson bands.
+
+    With k_f of the S runs of fixture f within τ, π_f = (k_f + 1)/(S + 2) and π their mean, the
+    variance of the share is Σ_f π_f(1-π_f)/(S F²) and what trials add, and the band Wilson's of
+    π(1-π)/variance runs: so it has a width where all runs are within τ, or none.
 
     Args:
         x: scores (F, S, N); +inf for failures.
         thresholds: τ, one or several, in the units of the scores.
-        confidence, num_resamples, seed: of the bootstrap over seeds, fixtures and trials.
+        floor: resolution floors, (F,) or one for all, in the units of the scores (see
+            :func:`floors`): runs above 0 and within the floor of their fixture score the floor.
+        confidence, num_resamples, seed: of the band, and of the bootstrap over trials.
 
     Raises ValueError for scores that are empty or NaN.
     """
     x = _checked(x)
+    floor = _floors(floor, len(x))[:, None]
     tau = np.atleast_1d(np.asarray(thresholds, np.float64))
-    resampled = _flat(_resampled_runs(x, num_resamples, seed))
-    shares = np.stack([np.mean(resampled <= t, axis=-1) for t in tau], axis=-1)
-    share = np.array([np.mean(x.mean(axis=-1) <= t) for t in tau])
-    return _interval(share, shares, confidence)
+
+    def within(runs: np.ndarray) -> np.ndarray:
+        """For each τ, (…, τ, F, S)."""
+        runs = np.where((runs > 0.0) & (runs <= floor), floor, runs)
+        return runs[..., None, :, :] <= tau[:, None, None]
+
+    met = within(x.mean(axis=-1))  # (τ, F, S)
+    F, S = met.shape[1:]
+    drawn = runs_of_resampled_trials(x, num_resamples, seed)
+    of_trials = np.var([within(runs).mean(axis=(-2, -1)) for runs in drawn], axis=0)
+    pi = (met.sum(axis=-1) + 1.0) / (S + 2.0)
+    variance = np.sum(pi * (1.0 - pi), axis=-1) / (S * F**2) + of_trials
+    return _wilson(met.mean(axis=(-2, -1)), pi.mean(axis=-1), variance, confidence)
 
 
 def probability_of_improvement(
     x: np.ndarray,
     y: np.ndarray,
     *,
+    floor: Any = 0.0,
     confidence: float = CONFIDENCE,
     num_resamples: int = NUM_RESAMPLES,
     seed: int = 0,
 ) -> Interval:
     """P(X < Y) + P(X = Y)/2 for runs of two algorithms on one fixture, averaged over fixtures.
 
-    x and y have shapes (F, S, N) and (F, S', N). Two failures tie. Fixtures and trials are
-    resampled for both alike, seeds apart; ``confidence``, ``num_resamples`` and ``seed`` are those
-    of the bootstrap. Raises ValueError where fixtures or trials differ.
+    The variance on a fixture is that of Mann and Whitney's statistic, by Newcombe (Confidence
+    intervals for an effect size measure based on the Mann-Whitney statistic, Stat. Med. 2006),
+
+        P(1-P) (1 + ν (1-P)/(2-P) + ν P/(1+P))/(S S'),   ν = (S+S')/2 - 1,
+
+    at P drawn to 1/2 by one run in min(S, S') + 2; what trials add joins it, and the interval is
+    Wilson's.
+
+    Args:
+        x, y: scores (F, S, N) and (F, S', N). Two failures tie.
+        floor: resolution floors, (F,) or one for all, in the units of the scores (see
+            :func:`floors`): runs that differ by no more tie.
+        confidence, num_resamples, seed: of the interval, and of the bootstrap over trials.
+
+    Raises ValueError where fixtures or trials differ.
     """
     x, y = _checked(x), _checked(y)
     if x.shape[0] != y.shape[0] or x.shape[2] != y.shape[2]:
         raise InputError(
             f"scores: expected the same fixtures and trials, got {x.shape} and {y.shape}"
         )
-    ours = _resampled_runs(x, num_resamples, seed)
-    theirs = _resampled_runs(y, num_resamples, seed, seed + 1)
-    return _interval(
-        _improvement(x.mean(axis=-1), y.mean(axis=-1)), _improvement(ours, theirs), confidence
-    )
+    (F, S, _), T = x.shape, y.shape[1]
+    floor = _floors(floor, F)[:, None, None]
+    drawn = [runs_of_resampled_trials(side, num_resamples, seed) for side in (x, y)]
+    of_trials = np.var(_improvement(*drawn, floor).mean(axis=-1))
+    found = _improvement(x.mean(axis=-1), y.mean(axis=-1), floor)  # (F,)
+    fewest = min(S, T)
+    pi = (found * fewest + 1.0) / (fewest + 2.0)
+    more = 0.5 * (S + T) - 1.0
+    spread = 1.0 + more * ((1.0 - pi) / (2.0 - pi) + pi / (1.0 + pi))
+    variance = np.mean(pi * (1.0 - pi) * spread) / (S * T * F) + of_trials
+    return _wilson(found.mean(), pi.mean(), variance, confidence)
 
 
-def _improvement(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+def _improvement(x: np.ndarray, y: np.ndarray, floor: np.ndarray) -> np.ndarray:
+    """By fixture, of runs (…, F, S) and (…, F, S')."""
     a, b = x[..., :, None], y[..., None, :]
-    return np.mean((a < b) + 0.5 * (a == b), axis=(-3, -2, -1))
+    with np.errstate(invalid="ignore"):
+        tie = (a == b) | (np.abs(a - b) <= floor)
+    return np.mean(np.where(tie, 0.5, a < b), axis=(-2, -1))
 
 
 # --- comparisons ---------------------------------------------------------------------------------
@@ -168,10 +246,10 @@ def pairwise(
         metric: one of its metrics, in its units.
         confidence: of the intervals; 1 - confidence is the level of ``verdict``.
 
-    Each row holds the mean difference first - second with its interval, the p-value of a paired
-    Student test over trials (over seed means where both have several seeds: Welch's test), the
-    p-value corrected over all rows of the table, the correlation of the pairs, and the factor
-    by which pairing reduces the variance of the difference. ``verdict`` is "first better",
+    Each row holds the mean difference first - second with its interval and p-value
+    (:func:`cojax.evaluation.intervals.difference`), the p-value corrected over all rows of the
+    table, the correlation of the pairs, and the factor by which pairing reduces the variance of
+    the difference. ``verdict`` is "first better",
     "second better", "no difference" or, where the difference is within the resolution floor of
     the fixture, "≤ floor". Pairs with failures are ranked by their share of failures and have no
     difference in means.
@@ -179,16 +257,14 @@ def pairwise(
     table = scores(evaluation, metric)
     names = list(table)
     rows = []
+    floor = floors(evaluation, metric)
     for f, fixture in enumerate(evaluation.fixtures):
-        value = float(evaluation.trials["optimal_value"][f].mean())
-        relative = metric.startswith("relative") or metric == "paper_optgap"
-        floor = (evaluation.floors[f] or 0.0) if evaluation.floors else 0.0
         for i, first in enumerate(names):
             for second in names[i + 1 :]:
                 row: dict[str, Any] = {"fixture": fixture, "first": first, "second": second}
                 row["metric"] = metric
                 row.update(compare_pair(table[first][f], table[second][f], confidence))
-                row["floor"] = floor if relative else floor * value
+                row["floor"] = float(floor[f])
                 rows.append(row)
     corrected = holm([row["p"] for row in rows])
     for row, p in zip(rows, corrected, strict=True):
@@ -198,25 +274,31 @@ def pairwise(
 
 
 def compare_pair(x: np.ndarray, y: np.ndarray, confidence: float = CONFIDENCE) -> dict[str, Any]:
-    """The paired difference x - y of scores (S, N) and (S', N) on one fixture."""
-    failures = (int(np.sum(~np.isfinite(x))), int(np.sum(~np.isfinite(y))))
-    if any(failures):
-        share = [np.mean(~np.isfinite(z)) for z in (x, y)]
-        p = _sign_test(*(np.all(np.isfinite(z), axis=0, keepdims=True)[0] for z in (x, y)))
-        worse = np.sign(share[0] - share[1]) * np.inf if share[0] != share[1] else np.nan
-        cell = {"mean": float(worse), "low": float(worse), "high": float(worse)}
-        return {"difference": cell, "p": p, "failures": failures}
-    if x.shape[0] == y.shape[0] > 1:
-        interval = interval_over_seeds(x - y, confidence=confidence, num_resamples=NUM_RESAMPLES)
-    else:
-        difference = x.mean(axis=0) - y.mean(axis=0)
-        interval = interval_of_mean(difference, confidence=confidence)
-    if min(x.shape[0], y.shape[0]) > 1:
-        p = _p_value(stats.ttest_ind, x.mean(axis=1), y.mean(axis=1), equal_var=False)
-    else:
-        p = _p_value(stats.ttest_rel, x.mean(axis=0), y.mean(axis=0))
-    cell = dict(zip(("mean", "low", "high"), (float(v) for v in interval), strict=True))
-    return {"difference": cell, "p": p, "failures": failures, **pairing(x, y)}
+    """The difference x - y of scores (S, N) and (S', N) on one fixture, seeds being the sample.
+
+    Interval and p-value are those of :func:`~cojax.evaluation.intervals.difference`. With failures
+    they are about the share of trials that fail, the mean difference is infinite with the sign of
+    that of the shares, and so is the interval, unless the shares may be the same: then it is
+    everything. Two policies of one seed each are held to McNemar's exact test.
+    """
+    ok = np.isfinite(x), np.isfinite(y)
+    failures = tuple(int(np.sum(~z)) for z in ok)
+    row: dict[str, Any] = {"failures": failures, "num_seeds": (len(x), len(y))}
+    if not any(failures):
+        interval, p = difference(x, y, confidence=confidence, num_resamples=NUM_RESAMPLES)
+        row["difference"] = _cell(*interval)
+        return {**row, "p": p, **pairing(x, y)}
+    shares, p = difference(~ok[0], ~ok[1], confidence=confidence, num_resamples=NUM_RESAMPLES)
+    if len(x) == len(y) == 1:
+        p = _mcnemar(ok[0][0], ok[1][0])
+    mean = np.sign(shares.mean) * np.inf if shares.mean != 0.0 else np.nan
+    sure = p <= 1.0 - confidence
+    row["difference"] = _cell(mean, mean if sure else -np.inf, mean if sure else np.inf)
+    return {**row, "p": p}
+
+
+def _cell(mean: Any, low: Any, high: Any) -> dict[str, float]:
+    return {"mean": float(mean), "low": float(low), "high": float(high)}
 
 
 def pairing(x: np.ndarray, y: np.ndarray) -> dict[str, float | None]:
@@ -231,53 +313,6 @@ def pairing(x: np.ndarray, y: np.ndarray) -> dict[str, float | None]:
     }
 
 
-def estimator_efficiency(evaluation: Evaluation, share: float = 0.05) -> list[dict[str, Any]]:
-    """How many trials each estimator of the gap needs for one interval width.
-
-    The width is ± ``share`` of the advantage-exact mean, so N = (1.96 sd/(share · mean))², with
-    the sd over trials of each estimator, its square averaged over seeds; ``ratio`` is
-    tail-corrected over advantage-exact. ``agree``: the interval of the paired difference of these
-    two holds 0. An evaluation with ``controls`` also has ``controlled``, the advantage-exact one
-    with control variates, ``controlled_ratio``, tail-corrected over it, and ``controlled_agree``.
-    Policies with failures or without a gap are left out.
-    """
-    table = scores(evaluation, "suboptimality")
-    others = {
-        "advantage_exact": table,
-        "tail_corrected": scores(evaluation, "tail_corrected"),
-        "return_difference": scores(evaluation, "coupled_regret"),
-    }
-    if CONTROLLED in evaluation.trials:
-        others["controlled"] = {
-            name: evaluation.trials[CONTROLLED][:, members]
-            for name, members in zip(table, evaluation.populations().values(), strict=True)
-        }
-    rows = []
-    for f, fixture in enumerate(evaluation.fixtures):
-        for policy, exact in table.items():
-            mean_gap = float(exact[f].mean())
-            if not np.isfinite(exact[f]).all() or mean_gap <= 0.0:
-                continue
-            row: dict[str, Any] = {"fixture": fixture, "policy": policy, "mean": mean_gap}
-            for name, estimates in others.items():
-                variance = float(np.mean(estimates[policy][f].var(axis=1, ddof=1)))
-                row[name] = (1.96 / (share * mean_gap)) ** 2 * variance
-            corrected = others["tail_corrected"][policy][f]
-            row["agree"] = _agree(corrected, exact[f])
-            row["ratio"] = row["tail_corrected"] / max(row["advantage_exact"], 1e-300)
-            if "controlled" in others:
-                row["controlled_agree"] = _agree(corrected, others["controlled"][policy][f])
-                row["controlled_ratio"] = row["tail_corrected"] / max(row["controlled"], 1e-300)
-            rows.append(row)
-    return rows
-
-
-def _agree(x: np.ndarray, y: np.ndarray) -> bool:
-    """Whether the interval of the paired difference of (S, N) scores holds 0."""
-    low, high = interval_over_seeds(x - y)[1:]
-    return bool(low <= 0.0 <= high)
-
-
 def holm(p: list[float]) -> list[float]:
     """Holm's step-down correction (1979): p̃_(i) = max_{j<=i} min(1, (m - j + 1) p_(j))."""
     order = np.argsort(p)
@@ -289,34 +324,7 @@ def holm(p: list[float]) -> list[float]:
     return [float(value) for value in corrected]
 
 
-def tolerance_interval(
-    values: np.ndarray, share: float = 0.9, confidence: float = CONFIDENCE
-) -> tuple[float, float]:
-    """An interval that holds a share of all training seeds, with confidence, for normal scores.
-
-    ``values`` are the scores of S seeds. The interval is mean ± k sd with Howe's factor (1969)
-    k = z sqrt((S-1)(1 + 1/S)/χ²_{1-confidence, S-1}).
-    Raises ValueError for fewer than two seeds, or scores that are not finite.
-    """
-    values = np.asarray(values, np.float64)
-    S = values.size
-    if S < 2 or not np.isfinite(values).all():
-        raise InputError(f"values: expected finite scores of at least 2 seeds, got {S}")
-    z = stats.norm.ppf(0.5 * (1.0 + share))
-    chi2 = stats.chi2.ppf(1.0 - confidence, S - 1)
-    half = z * np.sqrt((S - 1) * (1.0 + 1.0 / S) / chi2) * values.std(ddof=1)
-    return float(values.mean() - half), float(values.mean() + half)
-
-
-def _p_value(test: Callable[..., Any], x: np.ndarray, y: np.ndarray, **options: Any) -> float:
-    """p of a test; 1 for equal data, 0 for data that differ by a constant."""
-    difference = x - y if x.shape == y.shape else np.r_[x, y] - y[0]
-    if np.ptp(difference) == 0.0:
-        return 1.0 if difference[0] == 0.0 else 0.0
-    return float(test(x, y, **options).pvalue) if x.size > 1 else 1.0
-
-
-def _sign_test(x_ok: np.ndarray, y_ok: np.ndarray) -> float:
+def _mcnemar(x_ok: np.ndarray, y_ok: np.ndarray) -> float:
     """McNemar's exact test of which of two policies fails in more trials."""
     only_x, only_y = int(np.sum(~x_ok & y_ok)), int(np.sum(x_ok & ~y_ok))
     if only_x + only_y == 0:
@@ -324,7 +332,7 @@ def _sign_test(x_ok: np.ndarray, y_ok: np.ndarray) -> float:
     return float(stats.binomtest(only_x, only_x + only_y).pvalue)
 
 
-# --- resampling ----------------------------------------------------------------------------------
+# --- parts ---------------------------------------------------------------------------------------
 
 
 def _flat(runs: np.ndarray) -> np.ndarray:
@@ -340,31 +348,27 @@ def _checked(x: np.ndarray) -> np.ndarray:
     return x
 
 
-def _resampled_runs(
-    x: np.ndarray, num_resamples: int, seed: int, seed_of_seeds: int | None = None
-) -> np.ndarray:
-    """Tables of runs (resamples, F, S): seeds, fixtures and trials drawn with replacement."""
-    F, S, N = x.shape
-    weights = counts(N, num_resamples, seed)
-    finite = np.isfinite(x)
-    cells = np.where(finite, x, 0.0).reshape(F * S, N)
-    runs = weights @ cells.T / N
-    if not finite.all():
-        hit = weights @ (~finite).reshape(F * S, N).T.astype(float) > 0
-        runs = np.where(hit, np.inf, runs)
-    runs = runs.reshape(num_resamples, F, S)
-    rng = np.random.default_rng(np.random.SeedSequence([seed, F, N]))
-    fixtures = rng.integers(0, F, (num_resamples, F))
-    other = seed if seed_of_seeds is None else seed_of_seeds
-    seeds = np.random.default_rng(np.random.SeedSequence([other, S])).integers(
-        0, S, (num_resamples, S)
-    )
-    return runs[np.arange(num_resamples)[:, None, None], fixtures[:, :, None], seeds[:, None, :]]
+def _floors(floor: Any, F: int) -> np.ndarray:
+    floor = np.asarray(floor, np.float64)
+    if floor.shape not in ((), (F,)) or not (floor >= 0.0).all():
+        raise InputError(f"floor: expected one number >= 0, or {F}, got {floor}")
+    return np.broadcast_to(floor, (F,))
 
 
-def _interval(value: np.ndarray, resampled: np.ndarray, confidence: float) -> Interval:
+def _percentiles(value: float, resampled: np.ndarray, confidence: float) -> Interval:
     """Percentile interval by order statistics, which infinite values leave defined."""
     ordered = np.sort(resampled, axis=0)
     tail = 0.5 * (1.0 - confidence) * (len(ordered) - 1)
     low, high = ordered[int(np.floor(tail))], ordered[int(np.ceil(len(ordered) - 1 - tail))]
     return Interval(np.asarray(value), low, high)
+
+
+def _wilson(share: Any, drawn: Any, variance: Any, confidence: float) -> Interval:
+    """Wilson's interval of a share, as if of ``drawn (1 - drawn)/variance`` independent runs."""
+    z2 = stats.norm.ppf(0.5 * (1.0 + confidence)) ** 2
+    n = drawn * (1.0 - drawn) / variance
+    middle = (share + 0.5 * z2 / n) / (1.0 + z2 / n)
+    half = np.sqrt(z2 / n * share * (1.0 - share) + (0.5 * z2 / n) ** 2) / (1.0 + z2 / n)
+    return Interval(
+        np.asarray(share), np.clip(middle - half, 0.0, share), np.clip(middle + half, share, 1.0)
+    )

@@ -8,7 +8,8 @@ Methods (Efron and Tibshirani, An Introduction to the Bootstrap, 1993, ch. 12-14
 
     percentile     quantiles of the resampled means
     bca            percentile, corrected for median bias and for acceleration
-    studentized    quantiles of (m* - m)/se*, times se: bootstrap-t; the default
+    studentized    quantiles of (m* - m)/se*, times se: bootstrap-t; the default. Below 8 trials
+                   Student's
 
 Coverage of nominal 95% intervals, 1,000 repeats each (percentile, BCa, studentized): normal data
 n = 32: 92.8, 92.9, 94.3; exponential n = 32: 91.7, 92.2, 94.3; lognormal n = 32: 87.0, 87.0, 92.2;
@@ -22,18 +23,18 @@ interval is too short, and nothing computed from four numbers mends that: train 
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
 
 from cojax import inputs
+from cojax.evaluation.crossed import FEW, Student, pivot
+from cojax.evaluation.resampling import counts
 from cojax.inputs import InputError
 
 METHODS = ("percentile", "bca", "studentized")
 SEED_METHODS = ("auto", "studentized", "percentile", "student-t")
-FEW_SEEDS = 8
 CONFIDENCE = 0.95
 NUM_RESAMPLES = 10_000
 _DEGENERATE = 1e-12  # of a series' variance: a resample below it has no spread of its own
@@ -94,15 +95,13 @@ def interval_over_seeds(
 ) -> Interval:
     """Mean over training seeds and trials, with the uncertainty of both; values are (..., S, N).
 
-    Every seed meets the same trials, so seeds and trials are crossed, and the variance of the mean
-    is v = Σ_s (x_s. - x)²/(S(S-1)) + Σ_t (x_.t - x)²/(N(N-1)). The bootstrap draws seeds and
-    trials independently and weights each cell by the product of its counts (Owen, The pigeonhole
-    bootstrap, Ann. Appl. Stat. 2007).
+    Every seed meets the same trials, so seeds and trials are crossed; the variance is that of
+    :mod:`cojax.evaluation.crossed`.
 
-    Methods: "studentized" (quantiles of (m* - m)/sqrt(v*)); "percentile"; "student-t", with
-    Satterthwaite's degrees of freedom; "auto", studentized from 8 seeds on and student-t below,
-    where there are too few distinct resamples (with 4 seeds of normal data the percentile interval
-    covered 81% of the time, this one 93 to 96%).
+    Methods: "studentized", the bootstrap-t over seeds and trials; "percentile", quantiles of its
+    means; "student-t", Student's with a freedom for each part of the variance; "auto",
+    studentized from 8 seeds on and student-t below, where there are too few distinct resamples
+    (with 4 seeds of normal data the percentile interval covered 81% of the time).
 
     Raises ValueError as :func:`interval_of_mean` does.
     """
@@ -113,68 +112,83 @@ def interval_over_seeds(
         return interval_of_mean(
             values[..., 0, :], confidence=confidence, num_resamples=num_resamples, seed=seed
         )
-    if method == "auto":
-        method = "studentized" if S >= FEW_SEEDS else "student-t"
     x = values.reshape(-1, S, N)
     mean = x.mean(axis=(1, 2))
     low, high = mean.copy(), mean.copy()
-    of_trials, of_seeds = counts(N, num_resamples, seed), counts(S, num_resamples, seed + 1)
     for i, cells in enumerate(x):
         if np.ptp(cells) == 0.0:
             mean[i] = low[i] = high[i] = cells[0, 0]
+        elif method == "percentile":
+            low[i], high[i] = _percentiles(cells, confidence, num_resamples, seed)
         else:
-            shift = _crossed_shifts(cells - mean[i], method, confidence, of_seeds, of_trials)
-            low[i] += shift[0]
-            high[i] += shift[1]
+            low[i], high[i] = pivot([cells], method, num_resamples, seed).interval(confidence)
     return Interval(*(array.reshape(lead) for array in (mean, low, high)))
 
 
-def _crossed_shifts(
-    d: np.ndarray, method: str, confidence: float, of_seeds: np.ndarray, of_trials: np.ndarray
+def difference(
+    x: np.ndarray,
+    y: np.ndarray,
+    *,
+    confidence: float = CONFIDENCE,
+    num_resamples: int = NUM_RESAMPLES,
+    seed: int = 0,
+) -> tuple[Interval, float]:
+    """Mean difference of two policies that met the same trials: interval, and p-value of none.
+
+    Args:
+        x, y: finite scores (S, N) and (S', N), of S and S' training seeds on N trials. As many
+            seeds on both sides are paired, one by one; two numbers of seeds are two samples; a
+            side of one seed is that policy and no sample, and the other is compared with it.
+        confidence, num_resamples, seed: as in :func:`interval_over_seeds`.
+
+    Returns:
+        The interval, and the two-sided p-value: 0 is outside of an interval of confidence 1 - p'
+        where p < p'. One trial of one seed each says nothing: p is 1, the interval infinite.
+
+    Raises ValueError for scores that are not finite, or met other numbers of trials.
+    """
+    x, y = (_checked(values, "percentile", confidence) for values in (x, y))
+    if x.ndim != 2 or y.ndim != 2 or x.shape[1] != y.shape[1]:
+        raise InputError(f"scores: expected (seeds, trials) each, got {x.shape} and {y.shape}")
+    sides = [x - y] if len(x) == len(y) or 1 in (len(x), len(y)) else [x, -y]
+    mean = x.mean() - y.mean()
+    rounding = 8.0 * np.finfo(np.float64).eps * max(np.abs(x).max(), np.abs(y).max())
+    if all(np.ptp(side) <= rounding for side in sides):
+        if x.size == y.size == 1:
+            return Interval(*map(np.asarray, (mean, -np.inf, np.inf))), 1.0
+        return Interval(*map(np.asarray, (mean, mean, mean))), float(abs(mean) <= rounding)
+    found = pivot(sides, "auto", num_resamples, seed)
+    return Interval(*map(np.asarray, (mean, *found.interval(confidence)))), found.p()
+
+
+def tolerance_interval(
+    values: np.ndarray, share: float = 0.9, confidence: float = CONFIDENCE
 ) -> tuple[float, float]:
-    """Ends of the interval minus the mean, for cells (S, N) of mean zero."""
-    S, N = d.shape
+    """An interval that holds a share of all training seeds, with confidence, for normal scores.
+
+    ``values`` are the scores of S seeds. The interval is mean ± k sd with Howe's factor (1969)
+    k = z sqrt((S-1)(1 + 1/S)/χ²_{1-confidence, S-1}).
+    Raises ValueError for fewer than two seeds, or scores that are not finite.
+    """
+    values = np.asarray(values, np.float64)
+    S = values.size
+    if S < 2 or not np.isfinite(values).all():
+        raise InputError(f"values: expected finite scores of at least 2 seeds, got {S}")
+    z = stats.norm.ppf(0.5 * (1.0 + share))
+    chi2 = stats.chi2.ppf(1.0 - confidence, S - 1)
+    half = z * np.sqrt((S - 1) * (1.0 + 1.0 / S) / chi2) * values.std(ddof=1)
+    return float(values.mean() - half), float(values.mean() + half)
+
+
+def _percentiles(
+    cells: np.ndarray, confidence: float, num_resamples: int, seed: int
+) -> tuple[float, float]:
+    S, N = cells.shape
+    rows = counts(N, num_resamples, seed) / N @ cells.T
+    means = np.sum(rows * counts(S, num_resamples, seed + 1) / S, axis=1)
     tail = 0.5 * (1.0 - confidence)
-    if method == "student-t":
-        v_seeds = np.sum(d.mean(axis=1) ** 2) / (S * (S - 1))
-        v_trials = np.sum(d.mean(axis=0) ** 2) / (N * max(N - 1, 1))
-        v = v_seeds + v_trials
-        freedom = v**2 / (v_seeds**2 / (S - 1) + v_trials**2 / max(N - 1, 1))
-        half = stats.t.ppf(1.0 - tail, freedom) * np.sqrt(v)
-        return -half, half
-    w_seeds, w_trials = of_seeds / S, of_trials / N
-    rows = w_trials @ d.T  # (resamples, S)
-    means = np.sum(rows * w_seeds, axis=1)
-    if method == "percentile":
-        low, high = np.quantile(means, [tail, 1.0 - tail])
-        return low, high
-    columns = w_seeds @ d  # (resamples, N)
-
-    def variance(of_rows, weights, num):
-        return np.sum((of_rows - means[:, None]) ** 2 * weights, axis=1) / max(num - 1, 1)
-
-    v = variance(rows, w_seeds, S) + variance(columns, w_trials, N)
-    whole = np.sum(d.mean(axis=1) ** 2) / (S * (S - 1))
-    whole += np.sum(d.mean(axis=0) ** 2) / (N * max(N - 1, 1))
-    t = means / np.sqrt(np.maximum(v, _DEGENERATE * whole))
-    low, high = np.quantile(t, [tail, 1.0 - tail]) * np.sqrt(whole)
-    return -high, -low
-
-
-@lru_cache(maxsize=8)
-def counts(N: int, num_resamples: int, seed: int) -> np.ndarray:
-    """How often each of N units is drawn in each resample, (num_resamples, N), read-only."""
-    rng = np.random.default_rng(np.random.SeedSequence([seed, N, num_resamples]))
-    result = np.empty((num_resamples, N))
-    block = max(1, 2**22 // N)
-    for first in range(0, num_resamples, block):
-        rows = min(block, num_resamples - first)
-        drawn = rng.integers(0, N, (rows, N), dtype=np.int32) + N * np.arange(rows)[:, None]
-        result[first : first + rows] = np.bincount(drawn.ravel(), minlength=rows * N).reshape(
-            rows, N
-        )
-    result.flags.writeable = False
-    return result
+    low, high = np.quantile(means, [tail, 1.0 - tail])
+    return float(low), float(high)
 
 
 def _checked(values: np.ndarray, method: str, confidence: float) -> np.ndarray:
@@ -193,9 +207,11 @@ def _shifts(
 ) -> np.ndarray:
     """Ends of the interval minus the mean, (2, series), for series of mean zero, none constant."""
     N = deviation.shape[1]
+    tail = 0.5 * (1.0 - confidence)
+    if method == "studentized" and N < FEW:
+        return _student(deviation, tail)
     weights = counts(N, num_resamples, seed)
     means = weights @ deviation.T / N  # (resamples, series)
-    tail = 0.5 * (1.0 - confidence)
     if method == "percentile":
         return np.quantile(means, [tail, 1.0 - tail], axis=0)
     if method == "bca":
@@ -213,11 +229,15 @@ def _shifts(
     lower = ends[round(tail * last)]
     upper = ends[round((1.0 - tail) * last)]
     shift = np.stack([-upper, -lower]) * np.sqrt(whole)
-    # too few distinct values for a studentized interval: BCa has one
-    infinite = ~np.isfinite(shift).all(axis=0)
+    infinite = ~np.isfinite(shift).all(axis=0)  # too few distinct values
     if infinite.any():
-        shift[:, infinite] = _bca(means[:, infinite], deviation[infinite], tail)
+        shift[:, infinite] = _student(deviation[infinite], tail)
     return shift
+
+
+def _student(deviation: np.ndarray, tail: float) -> np.ndarray:
+    half = np.array([Student.of([d[None]]).half(tail) for d in deviation])
+    return np.stack([-half, half])
 
 
 def _bca(means: np.ndarray, deviation: np.ndarray, tail: float) -> np.ndarray:

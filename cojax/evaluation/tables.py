@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from cojax.evaluation.intervals import FEW_SEEDS
+from cojax.evaluation.crossed import FEW
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,7 +36,9 @@ def number(value: float) -> str:
     """Three significant digits, or a whole number."""
     if value == 0.0:
         return "0"
-    if not math.isfinite(value):
+    if math.isnan(value):
+        return "nan"
+    if math.isinf(value):
         return "inf" if value > 0 else "-inf"
     return f"{value:.0f}" if abs(value) >= 100.0 else f"{value:.3g}"
 
@@ -68,7 +70,7 @@ def print_rows(rows: Sequence[dict[str, Any]]) -> None:
     """Print a table to standard output."""
     from rich.table import Table
 
-    table = Table(title=f"{rows[0]['num_trials']} paired trials, 95% bootstrap intervals")
+    table = Table(title=f"{rows[0]['num_trials']} paired trials, 95% intervals")
     table.add_column("fixture", overflow="fold")
     table.add_column("policy", overflow="fold")
     for title in SHOWN.values():
@@ -87,7 +89,7 @@ def print_rows(rows: Sequence[dict[str, Any]]) -> None:
         "states, and is negative for a lazy policy.",
         soft_wrap=True,
     )
-    few = [row["num_seeds"] for row in rows if row.get("num_seeds", FEW_SEEDS) < FEW_SEEDS]
+    few = [row["num_seeds"] for row in rows if row.get("num_seeds", FEW) < FEW]
     if few:
         out.print(
             f"Intervals over {min(few)} seeds are Student's: where seeds differ by factors "

@@ -18,13 +18,15 @@ from cojax.inputs import InputError
 LADDER = tuple(10.0 ** (1.0 - 0.25 * k) for k in range(17))  # 10 … 10⁻³, four a decade
 
 
-def steps_to_targets(steps: Any, gaps: Any, targets: Any = LADDER) -> np.ndarray:
+def steps_to_targets(steps: Any, gaps: Any, targets: Any = LADDER, floor: Any = 0.0) -> np.ndarray:
     """Steps at which each run first met each target, (runs, targets); inf where it never did.
 
     Args:
         steps: (C,) environment steps at the evaluations of a learning curve, increasing.
         gaps: (runs, C) relative gaps then; NaN and inf meet no target.
         targets: relative gaps.
+        floor: resolution floor of each run's fixture, (runs,), or one for all: a gap above 0 and
+            within it counts as the floor, so that targets below it are not told apart.
 
     Raises ValueError where shapes do not fit or steps do not increase.
     """
@@ -34,6 +36,11 @@ def steps_to_targets(steps: Any, gaps: Any, targets: Any = LADDER) -> np.ndarray
         raise InputError(f"gaps: expected shape (runs, {steps.size}), got {gaps.shape}")
     if (np.diff(steps) <= 0).any():
         raise InputError("steps: expected increasing numbers of environment steps")
+    floor = np.asarray(floor, np.float64)
+    if floor.shape not in ((), (len(gaps),)) or not (floor >= 0.0).all():
+        raise InputError(f"floor: expected one number >= 0, or {len(gaps)}, got {floor}")
+    floor = np.broadcast_to(floor, len(gaps))[:, None]
+    gaps = np.where((gaps > 0.0) & (gaps <= floor), floor, gaps)
     met = gaps[:, None, :] <= targets[None, :, None]
     return np.where(met.any(axis=-1), steps[np.argmax(met, axis=-1)], np.inf)
 

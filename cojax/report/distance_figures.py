@@ -20,7 +20,7 @@ from cojax.report.style import (
     marker,
     thousands,
 )
-from cojax.report.summary import Summary, hits
+from cojax.report.summary import GAP, Summary, hits
 
 SOLVED = 0.5  # gap, in units of V*, below which a run counts as a success
 CEILING = 1e4  # gaps above it, failures among them, are drawn on it
@@ -77,7 +77,7 @@ def _hatch(axis: Any, row: int, column: int) -> None:
 
 def _gap_of_runs(summary: Summary, algorithm: str) -> np.ndarray:
     """Mean gap of each run over its trials, (F, S); infinite where one failed."""
-    return summary.scores(algorithm, "relative_suboptimality").mean(axis=-1)
+    return summary.scores(algorithm, GAP).mean(axis=-1)
 
 
 def profiles(summary: Summary) -> Any:
@@ -86,7 +86,7 @@ def profiles(summary: Summary) -> Any:
     axis = drawing.subplots()
     tau = np.geomspace(1e-3, 1e2, 101)
     for i, algorithm in enumerate(summary.learners):
-        band = performance_profile(summary.scores(algorithm, "relative_suboptimality"), tau)
+        band = performance_profile(summary.scores(algorithm, GAP), tau, floor=summary.floors(GAP))
         axis.plot(tau, band.mean, color=colour(i), linewidth=1.4, label=algorithm.upper())
         axis.fill_between(tau, band.low, band.high, color=colour(i), alpha=0.15, linewidth=0)
     F, S, _ = summary.scores(summary.learners[0], "suboptimality").shape

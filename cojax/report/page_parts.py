@@ -39,19 +39,19 @@ def summary(
     for policy in dict.fromkeys(results.trials["policy"]):
         of_policy: Any = results.trials[results.trials["policy"] == policy]
         x = _scores(of_policy)
+        averaged = x.shape[1] > 1 and x[..., 0].size > MANY_RUNS
         middle, low, high = aggregate(
-            x if x[..., 0].size <= MANY_RUNS else x.mean(axis=-1, keepdims=True),
+            x.mean(axis=-1, keepdims=True) if averaged else x,
             "median",
             num_resamples=RESAMPLES,
         )
+        gap = {"mean": float(middle), "low": max(float(low), 0.0), "high": float(high)}
         policies.append(
             {
                 "name": policy,
                 "learner": policy in learners,
-                "gap": {"mean": float(middle), "low": float(low), "high": float(high)},
-                "text": with_interval(
-                    {"mean": float(middle), "low": float(low), "high": float(high)}
-                ),
+                "gap": gap,
+                "text": with_interval(gap),
                 "runs": int(x[..., 0].size),
                 "failed": int((~np.isfinite(x)).sum()),
                 "trials": int(x.size),
@@ -71,7 +71,7 @@ def summary(
             if failed
             else f"None of {trials:,} trials failed."
         ),
-        "over": "systems, seeds and, where runs are few, trials",
+        "over": "seeds and, where runs are few, trials, for these systems",
         "fixtures": fixtures,
         "members": sum(p["runs"] for p in policies),
         "trials": trials,

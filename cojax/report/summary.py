@@ -8,16 +8,17 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy import stats
 
-from cojax.evaluation.aggregates import aggregate, scores
+from cojax.evaluation.aggregates import aggregate, floors, scores
 from cojax.evaluation.result import WORST, Evaluation
 from cojax.evaluation.targets import average_runtime, steps_to_targets
 
 if TYPE_CHECKING:
     import pandas as pd
 
+GAP = "relative_suboptimality"
 TARGETS = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01)
-NUM_RESAMPLES = 2000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +63,10 @@ class Summary:
         with np.errstate(invalid="ignore"):
             return np.where(completed, x, 0.0).sum(axis=-1) / completed.sum(axis=-1)
 
+    def floors(self, metric: str) -> np.ndarray:
+        """Resolution floors of the fixtures in the metric's units, (F,)."""
+        return np.concatenate([floors(e, metric) for e in self.evaluations])
+
     def failures(self, policy: str) -> np.ndarray:
         """Share of failed trials of each run, (F, S)."""
         return (~np.isfinite(self.scores(policy, "suboptimality"))).mean(axis=-1)
@@ -89,26 +94,31 @@ def _setting(fixture: Any) -> str:
     return f"{fixture.p:.3g}" + (f"\n{preset}" if preset.isalpha() else "")
 
 
-def interval_of_runs(runs: np.ndarray, seed: int = 0) -> tuple[float, float, float]:
-    """Mean of runs (F, S) without NaN, and its 95% interval over fixtures and seeds, percentile."""
-    F, S = runs.shape
-    rng = np.random.default_rng(seed)
-    fixtures = rng.integers(0, F, (NUM_RESAMPLES, F, 1))
-    seeds = rng.integers(0, S, (NUM_RESAMPLES, 1, S))
-    if np.isnan(runs).all():
+def interval_of_runs(runs: np.ndarray) -> tuple[float, float, float]:
+    """Mean of runs (F, S) without NaN, and its 95% interval over the seeds of these systems,
+    Student's; a point where no system has two seeds.
+    """
+    ok = ~np.isnan(runs)
+    if not ok.any():
         return float("nan"), float("nan"), float("nan")
-    drawn = runs[fixtures, seeds].reshape(NUM_RESAMPLES, -1)
-    drawn = drawn[~np.isnan(drawn).all(axis=1)]
-    low, high = np.quantile(np.nanmean(drawn, axis=1), [0.025, 0.975])
-    return float(np.nanmean(runs)), float(low), float(high)
+    mean = float(runs[ok].mean())
+    several = ok.sum(axis=1) > 1
+    if not several.any():
+        return mean, mean, mean
+    num = ok.sum(axis=1)[several]
+    shares = num / ok.sum()
+    variances = shares**2 * np.nanvar(runs[several], axis=1, ddof=1) / num
+    freedom = variances.sum() ** 2 / max(np.sum(variances**2 / (num - 1)), 1e-300)
+    half = stats.t.ppf(0.975, max(freedom, 1.0)) * np.sqrt(variances.sum())
+    return mean, float(mean - half), float(mean + half)
 
 
 def table_one(summary: Summary) -> pd.DataFrame:
     """A row an algorithm: OptGap and Regret by the paper's definitions, ours beside the paper's,
     then mean, median and IQM of the exact gap in units of V*, and the failed trials.
 
-    Intervals are 95%, over fixtures, seeds and, for the exact gap, trials. The paper's measures are
-    means over completed trials; the exact gap counts a failed run as infinite.
+    Intervals are 95%, over the seeds of these systems and, for the exact gap, trials. The paper's
+    measures are means over completed trials; the exact gap counts a failed run as infinite.
     """
     import pandas as pd
 
@@ -122,7 +132,8 @@ def table_one(summary: Summary) -> pd.DataFrame:
             row |= {f"paper_{name}_{k}": published.get(f"{name}_{k}") for k in ("mean", "lo", "hi")}
         x = summary.scores(algorithm, "relative_suboptimality")
         for statistic in ("mean", "median", "iqm"):
-            row |= _cells(f"gap_{statistic}", aggregate(x, statistic))
+            mean, low, high = aggregate(x, statistic)
+            row |= _cells(f"gap_{statistic}", (mean, max(float(low), 0.0), high))
         row["failed_trials"] = int((~np.isfinite(x)).sum())
         row["trials"] = int(x.size)
         rows.append(row)
@@ -176,11 +187,13 @@ def hits(summary: Summary, algorithm: str, targets: Any = TARGETS) -> tuple[np.n
     table = of_learner.pivot_table(
         index=["fixture", "seed"],
         columns="timesteps",
-        values="relative_suboptimality",
+        values=GAP,
         dropna=False,
     )
     steps = table.columns.to_numpy()
-    return steps_to_targets(steps, table.to_numpy(), targets), float(steps[-1])
+    floor = dict(zip((f.id for f in summary.fixtures), summary.floors(GAP), strict=True))
+    of_runs = [floor[name] for name in table.index.get_level_values("fixture")]
+    return steps_to_targets(steps, table.to_numpy(), targets, of_runs), float(steps[-1])
 
 
 def targets_table(summary: Summary) -> pd.DataFrame:

@@ -19,9 +19,9 @@ TABLES: dict[str, tuple[Callable[[Summary], pd.DataFrame], str, str]] = {
         table_one,
         "Table I, beside the paper's",
         "OptGap and Regret by the paper's definitions, ours and the paper's (paper_…), then the "
-        "exact gap in units of V*: mean, median and IQM, with 95% intervals over systems and "
-        "seeds. The paper's Regret compares stage rewards at the learner's own states, so a "
-        "policy that does nothing can score below zero however far it is from the optimum.",
+        "exact gap in units of V*: mean, median and IQM, with 95% intervals over seeds, for "
+        "these systems. The paper's Regret compares stage rewards at the learner's own states, so "
+        "a policy that does nothing can score below zero however far it is from the optimum.",
     ),
     "systems": (
         systems_table,
@@ -50,7 +50,7 @@ FIGURES: dict[str, tuple[Callable[[Summary], Any], str, str]] = {
     "macro_bars": (
         paper_figures.macro_bars,
         "OptGap and Regret over all systems",
-        "Macro averages with 95% intervals over systems and seeds.",
+        "Macro averages with 95% intervals over seeds, for these systems.",
     ),
     "reward_bars": (
         paper_figures.reward_bars,
