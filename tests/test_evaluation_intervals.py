@@ -123,7 +123,7 @@ def covered(num_x, num_y, log_sd=0.0, repeats=600, seed=0):
 
 
 @pytest.mark.parametrize(
-    "sizes", [(2, 2), (4, 4), (2, 4), (4, 1), (1, 2), (10, 2), (10, 4), (5, 4)]
+    "sizes", [(2, 2), (4, 4), (2, 4), (4, 1), (1, 2), (10, 2), (10, 4), (5, 4), (10, 10)]
 )
 def test_differences_over_seeds_cover_whatever_the_numbers(sizes):
     assert 0.93 <= covered(*sizes) <= 0.97
@@ -150,8 +150,9 @@ def test_a_difference_is_the_textbooks():
 def test_interval_and_p_agree_at_every_confidence():
     rng = np.random.default_rng(2)
     x = rng.normal(size=(10, 40)) + 0.25 * rng.normal(size=(10, 1)) + 0.1
-    for sides in ([x], [x[:3]], [x[:2], -x[4:]]):
-        for found in (Student.of(sides), Resampled.of(sides, 2000, 0)):
+    for sides in ([x], [x[:3]], [x[:1]], [x[:2], -x[4:]]):
+        both = [Student.of(sides)] + [Resampled.of(one, 2000, 0) for one in sides]
+        for found in both:
             p = found.p()
             for confidence in (0.5, 0.9, 0.95, 0.99, 1 - 1.01 * p, 1 - 0.99 * p):
                 low, high = found.interval(confidence)

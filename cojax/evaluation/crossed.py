@@ -139,13 +139,13 @@ class Student(Pivot):
 
 @dataclasses.dataclass(frozen=True)
 class Resampled(Pivot):
-    """Bootstrap-t: quantiles of (m* - m)/√v*, seeds of each side and trials drawn independently
-    and cells weighted by the product of their counts (Owen, The pigeonhole bootstrap, Ann. Appl.
+    """Bootstrap-t of one side: quantiles of (m* - m)/√v*, seeds and trials drawn independently and
+    cells weighted by the product of their counts (Owen, The pigeonhole bootstrap, Ann. Appl.
     Stat. 2007). Beyond the outermost 20 resamples the tail is Student's.
 
     Attributes:
         ordered: of all resamples, increasing.
-        error: √(Σ v_i + v_t).
+        error: √(v_1 + v_t).
         freedom: of the tail.
     """
 
@@ -154,32 +154,22 @@ class Resampled(Pivot):
     freedom: float
 
     @classmethod
-    def of(cls, sides: Sequence[np.ndarray], num_resamples: int, seed: int) -> Resampled | None:
-        """None where too many resamples have no spread of their own."""
-        N = sides[0].shape[1]
+    def of(cls, cells: np.ndarray, num_resamples: int, seed: int) -> Resampled | None:
+        """Of cells (S, N); None where too many resamples have no spread of their own."""
+        S, N = cells.shape
+        d = cells - cells.mean()
         of_trials = counts(N, num_resamples, seed) / N
-        means = np.zeros(num_resamples)
-        columns = np.zeros((num_resamples, N))
-        drawn = []
-        for i, x in enumerate(sides):
-            S = len(x)
-            of_seeds = counts(S, num_resamples, seed + 1 + i) / S if S > 1 else np.ones(1)
-            d = x - x.mean()
-            rows = of_trials @ d.T  # (num_resamples, S)
-            means += np.sum(rows * of_seeds, axis=1)
-            columns += of_seeds @ d if S > 1 else d
-            drawn.append((rows, of_seeds, S))
-        v = _spread(columns, of_trials, means, N)
-        for rows, of_seeds, S in drawn:
-            if S > 1:
-                v += _spread(rows, of_seeds, np.sum(rows * of_seeds, axis=1), S)
-        student = Student.of(sides)
+        of_seeds = counts(S, num_resamples, seed + 1) / S
+        rows, columns = of_trials @ d.T, of_seeds @ d  # (num_resamples, S), (num_resamples, N)
+        means = np.sum(rows * of_seeds, axis=1)
+        v = _spread(columns, of_trials, means) + _spread(rows, of_seeds, means)
+        student = Student.of([cells])
         whole = student.seeds.sum() + student.trials
         flat = v <= _DEGENERATE * whole
         if np.mean(flat) > 1e-3:
             return None
         ordered = np.sort(means[~flat] / np.sqrt(v[~flat]))
-        freedom = student.freedom if len(student.seeds) else float(N - 1)
+        freedom = student.freedom if S > 1 else float(N - 1)
         return cls(student.mean, ordered, float(np.sqrt(whole)), freedom)
 
     def interval(self, confidence: float) -> tuple[float, float]:
@@ -201,16 +191,16 @@ class Resampled(Pivot):
         return float(max(2.0 * _OUTERMOST / total * ratio, _LEAST))
 
 
-def pivot(sides: Sequence[np.ndarray], method: str, num_resamples: int, seed: int) -> Pivot:
-    """The pivot of signed cells (S_i, N), not all equal; ``method`` is "auto" (studentized from
-    8 seeds on, and from 8 trials on where no side has several seeds), "studentized" or "student-t".
+def pivot(cells: np.ndarray, method: str, num_resamples: int, seed: int) -> Pivot:
+    """The pivot of cells (S, N), not all equal; ``method`` is "auto" (studentized from 8 seeds on,
+    and from 8 trials on where there is one seed), "studentized" or "student-t".
     """
-    fewest = min([len(x) for x in sides if len(x) > 1] or [sides[0].shape[1]])
+    fewest = len(cells) if len(cells) > 1 else cells.shape[1]
     if method == "studentized" or (method == "auto" and fewest >= FEW):
-        resampled = Resampled.of(sides, num_resamples, seed)
+        resampled = Resampled.of(cells, num_resamples, seed)
         if resampled is not None:
             return resampled
-    return Student.of(sides)
+    return Student.of([cells])
 
 
 def _quantile(freedom, tail: float):
@@ -218,6 +208,7 @@ def _quantile(freedom, tail: float):
     return -special.stdtrit(freedom, tail)
 
 
-def _spread(values: np.ndarray, weights: np.ndarray, means: np.ndarray, num: int) -> np.ndarray:
-    """Variance of the mean of ``num`` units, in each resample."""
-    return np.sum((values - means[:, None]) ** 2 * weights, axis=1) / max(num - 1, 1)
+def _spread(values: np.ndarray, weights: np.ndarray, means: np.ndarray) -> np.ndarray:
+    """Variance of the mean of units, in each resample, by their shares of it; 0 of one unit."""
+    squares = np.sum((values - means[:, None]) ** 2 * weights, axis=1)
+    return squares / max(values.shape[1] - 1, 1) if values.shape[1] > 1 else 0.0 * squares

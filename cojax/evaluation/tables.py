@@ -155,6 +155,16 @@ def print_comparison(rows: Sequence[dict[str, Any]], first: str, second: str) ->
         "against separate ones.",
         soft_wrap=True,
     )
+    seeds = [row["num_seeds"] for row in rows]
+    if any(max(pair) > 1 for pair in seeds):
+        out.print(
+            "Seeds are the sample: paired where both sides have as many, else two samples. Where "
+            "they differ by factors (lognormal, log-sd 1), 95% intervals of 4 seeds against one "
+            "policy covered 83%, of 10 seeds 87%.",
+            soft_wrap=True,
+        )
+    if any(min(pair) == 1 < max(pair) for pair in seeds):
+        out.print("A side of one seed is that policy alone, not its algorithm.", soft_wrap=True)
 
 
 def print_findings(findings: Sequence[Any], machine: dict[str, str]) -> None:
