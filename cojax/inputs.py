@@ -42,7 +42,10 @@ def number(
         array = np.asarray(value) if hasattr(value, "dtype") else None
         if array is None or array.ndim or array.dtype.kind not in "iuf":
             raise InputError(f"{name}: expected {expected}, got {value!r}")
-    result = float(value)
+    try:
+        result = float(value)
+    except OverflowError:  # a whole number of hundreds of digits
+        raise InputError(f"{name}: expected {expected}, got one beyond 1e308") from None
     inside = (result > low if low_open else result >= low) and (
         result < high if high_open else result <= high
     )

@@ -304,3 +304,27 @@ def test_action_of_the_wrong_shape():
     _, state = ENV.reset(jax.random.key(0), params)
     with pytest.raises(ValueError, match=r"action: expected shape \(2,\), got \(3,\)"):
         ENV.step(jax.random.key(1), state, jnp.zeros(3), params)
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("limit", [2.0, None])
+def test_an_action_that_is_not_finite_ends_the_episode_as_a_failure(value, limit):
+    params = arm(action_limit=limit)
+    for env in (ENV, CommonStreams(ENV)):
+        key = streams.stream_key(streams.root_key(0), 3)
+        _, state = env.reset(key, params)
+        for action in (jnp.full(2, value), jnp.array([0.0, value])):
+            after, _, _, terminated, truncated, info = env.step(key, state, action, params)
+            assert (bool(terminated), bool(truncated)) == (True, False)
+            assert bool(info["diverged"])
+            assert np.isfinite(after).all()  # of the next episode
+    gradient = jax.grad(lambda a: params.clip(a).sum())(jnp.array([0.5, 9.0]))
+    assert gradient.tolist() == [1.0, 0.0 if limit else 1.0]
+
+
+def test_a_start_in_the_origin_has_a_guard_with_and_without_noise():
+    for Sigma, radius in ((0.0, 1e4), (1e-2, None)):
+        system = cojax.families.ConverseArm.build(n=2, p=0.6, Sigma=Sigma)
+        params = cojax.envs.env_params(system, Fixed(jnp.zeros(4)))
+        expected = radius or 1e4 * np.sqrt(float(system.offset))
+        assert float(params.divergence_radius) == pytest.approx(expected)

@@ -275,3 +275,33 @@ def test_bad_systems_are_one_line():
             evaluate("zero", params, 2)
     with pytest.raises(ValueError, match="expected 1 names"):
         evaluate("zero", make("nvdex"), 2, names=["a", "b"])
+
+
+def test_shares_of_an_optimal_value_of_0_are_0_or_infinite():
+    system = cojax.families.ConverseArm.build(n=2, p=0.6, Sigma=0.0)
+    params = cojax.envs.env_params(system, cojax.initial.Uniform(-jnp.ones(4), jnp.ones(4)))
+
+    def push(obs, key):
+        return jnp.full(2, 0.1)
+
+    policies, starts = ["oracle", "zero", push], [[0.0] * 4, [1.0, 0.0, 0.0, 0.0]]
+    for count, options in ((4, {}), (4, {"controls": True})):
+        found = evaluate(policies, params, count, num_steps=8, initial_states=starts, **options)
+        at_rest = found.trials["relative_suboptimality"][0, :, ::2]
+        assert at_rest.tolist() == [[0.0, 0.0], [0.0, 0.0], [np.inf, np.inf]]
+        assert (found.trials["relative_tail_corrected"][0, :2, ::2] == 0.0).all()
+        assert not any(np.isnan(values).any() for values in found.trials.values())
+        oracle, zero, pushed = found.rows()
+        assert oracle["relative_suboptimality"] == {"mean": 0.0, "low": 0.0, "high": 0.0}
+        assert 0.0 < zero["relative_suboptimality"]["mean"] < np.inf
+        assert set(pushed["relative_suboptimality"].values()) == {np.inf}
+        assert 0.0 < pushed["suboptimality"]["mean"] < np.inf
+        assert pushed["failures"] == 0
+    seeds = Policy(params={"a": jnp.array([0.1, 0.0])}, apply=constant, axes=("seed",))
+    row = evaluate(seeds, params, 4, num_steps=8, initial_states=starts).rows()[0]
+    assert row["relative_suboptimality"]["mean"] == np.inf
+    assert np.isfinite(list(row["suboptimality"].values())).all()
+
+
+def constant(params, obs, key):
+    return jnp.broadcast_to(params["a"], 2)

@@ -13,7 +13,11 @@ from cojax.agents import critics, replay
 from cojax.agents.networks import forward
 from cojax.envs import ConverseEnv
 from cojax.evaluation import truth
+from cojax.evaluation.during_training import RelativeGap, TrialGaps
 from cojax.evaluation.truth import exact_gradients, members, summary
+from cojax.initial import Fixed
+from cojax.policy import Policy
+from cojax.report.animation import animate
 from cojax.report.figures import truth_figure
 
 STEPS = 10
@@ -198,3 +202,52 @@ def test_bad_input_is_one_line(run):
         with pytest.raises(ValueError, match=words) as caught:
             call()
         assert "\n" not in str(caught.value)
+
+
+def at_rest():
+    """A system without noise that starts in the origin, where V* = 0."""
+    system = cojax.families.ConverseArm.build(n=2, p=0.6, Sigma=0.0)
+    return cojax.envs.env_params(system, Fixed(jnp.zeros(4)), max_steps_in_episode=8)
+
+
+def push(size):
+    return Policy(params=(), apply=lambda p, obs, key: jnp.full(2, size), name=f"push {size:g}")
+
+
+@pytest.mark.filterwarnings("error")
+def test_shares_of_an_optimal_value_of_0(tmp_path):
+    params = at_rest()
+    readings = [truth(who, params, num_trials=4) for who in ("oracle", push(0.1))]
+    assert [t.relative_gap for t in readings] == [0.0, np.inf]
+    assert readings[0].action_error == 0.0
+    assert [c["gap"] for c in readings[0].by_time] == [0.0] * 8
+    truth_figure(readings, tmp_path / "where.png")
+    trained = cojax.train("ppo", params, jax.random.key(0), hyperparameters=SETTINGS["ppo"])
+    reading = truth(trained.agent(seed=0), params, num_trials=4, batches=0)
+    assert not np.isnan(list(reading.value_error.values())).any()
+    truth_figure([reading], tmp_path / "where.png")
+
+
+def test_curves_count_shares_of_0_and_only_steps_within_the_horizon():
+    for size, expected in ((0.0, 0.0), (0.1, np.inf), (np.inf, np.inf), (np.nan, np.inf)):
+        gaps = TrialGaps(3, 12)(push(size), at_rest(), None)
+        assert gaps.tolist() == [expected] * 3
+        assert float(RelativeGap(3, 12)(push(size), at_rest(), None)) == expected
+    short = params().replace(max_steps_in_episode=jnp.int32(STEPS))
+    late = short.replace(divergence_radius=1.001 * radius_over(short, STEPS))
+    gaps = [TrialGaps(1, T)(push(2.0), late, None) for T in (STEPS, 10 * STEPS)]
+    assert np.isfinite(gaps).all()
+    assert gaps[0] == gaps[1]
+
+
+def radius_over(params, steps):
+    """The largest sqrt(V* - b) that a constant push meets within some steps of trial 0."""
+    states = animate(params, push(2.0), num_steps=steps, root=2).sides[0].values
+    return np.sqrt(max(states) - float(params.system.offset))
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+def test_an_action_that_is_not_finite_is_a_failure_in_meters_and_pictures(value):
+    limited = cojax.make("NVDEx-v0", K=1, preset="easy", action_limit=2.0)[1]
+    assert truth(push(value), limited, **SHORT).failures == 8
+    assert animate(limited, push(value), num_steps=4).sides[0].failed == 0

@@ -7,6 +7,7 @@ import pytest
 import cojax
 from cojax.envs import ConverseEnv
 from cojax.families import FAMILIES
+from cojax.initial import Fixed
 from cojax.testing import ConformanceError, Oracle, check_env
 
 SMALL = {"ConverseArm": {"n": 1, "p": 0.8}}
@@ -68,3 +69,9 @@ def test_what_is_no_environment_is_one_line_each(made):
     assert len(str(caught.value).splitlines()) == 1
     with pytest.raises(ValueError, match="expected params with a system"):
         check_env(made[0], jax.tree.map(jnp.zeros_like, {}))
+
+
+def test_a_start_in_the_origin_without_noise_conforms():
+    system = cojax.families.ConverseArm.build(n=2, p=0.6, Sigma=0.0)
+    params = cojax.envs.env_params(system, Fixed(jnp.zeros(4)))
+    check_env(ConverseEnv(params), params, num_draws=64)

@@ -117,6 +117,8 @@ class Batch:
                 raise InputError("normalize_actions: expected a symmetric box of actions")
             self.scale = self.high
             self.low, self.high = self.low / self.scale, self.high / self.scale
+        # finite numbers that float32 cannot hold, or not times the scale, are cut to these
+        self._largest = float(np.finfo(np.float32).max / (2.0 * max(1.0, self.scale.max())))
         observation = box(env.observation_space(first)) if count is None else self._widest(env)
         self.obs_low, self.obs_high = observation
         self.num_clipped = 0
@@ -192,7 +194,7 @@ class Batch:
             )
         if not np.isfinite(array).all():
             raise InputError("action: expected finite numbers")
-        return array.astype(np.float32)
+        return np.clip(array, -self._largest, self._largest).astype(np.float32)
 
     def member(self, index: int) -> tuple[Any, Any]:
         """Params of environment ``index``, and its state."""

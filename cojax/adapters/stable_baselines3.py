@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from cojax.adapters.batch import Batch, missing, resolve
+from cojax.adapters.batch import Batch, missing, resolve, to_numpy
 from cojax.adapters.drawing import picture
 from cojax.inputs import InputError
 
@@ -90,8 +90,8 @@ class VecEnv(vec_env.VecEnv):
         return obs
 
     def step_async(self, actions: np.ndarray) -> None:
-        """Keep actions (N, m) for :meth:`step_wait`."""
-        self._actions = actions
+        """Keep a copy of actions (N, m) for :meth:`step_wait`."""
+        self._actions = np.array(to_numpy(actions))
 
     def step_wait(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[dict[str, Any]]]:
         """Step all: observations (N, d), rewards (N,), dones (N,) and N infos."""

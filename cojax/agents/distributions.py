@@ -39,8 +39,8 @@ class ActionBox(NamedTuple):
         return jnp.where(finite, 0.5 * (self.high + self.low), 0.0) + self.half_range() * u
 
     def clip(self, action: jax.Array) -> jax.Array:
-        """Nearest action inside the box, per dimension."""
-        return jnp.clip(action, self.low, self.high)
+        """Nearest action inside the box, per dimension; what is not finite stays as it is."""
+        return jnp.where(jnp.isfinite(action), jnp.clip(action, self.low, self.high), action)
 
 
 def gaussian_log_prob(u: jax.Array, mean: jax.Array, log_std: jax.Array) -> jax.Array:

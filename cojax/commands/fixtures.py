@@ -63,20 +63,46 @@ def show_command(fixture: str, as_json: bool, plot_path: str | None) -> None:
 @click.command("oracle")
 @click.argument("fixture")
 @click.option(
-    "--states", required=True, help='JSON file: a list of {"s": [...], "a": [...]} or of lists.'
+    "--states",
+    required=True,
+    metavar="FILE|-",
+    help='JSON: a list of {"s": [...], "a": [...]} or of lists; or, in a file ending in .jsonl '
+    "and on standard input (-), one of these a line.",
 )
 @click.option("--x64", is_flag=True, help="Compute in float64 instead of float32.")
 def oracle_command(fixture: str, states: str, x64: bool) -> None:
-    """Print optimal drift, action and value at states as JSON; more where an action is given."""
+    """Print optimal drift, action and value at states as JSON; more where an action is given.
+
+    An action beyond the limit is clipped as the system clips it, and the row says so. Lines are
+    answered one by one, each as soon as it is read, by one line: for a controller in any language
+    that keeps the program running. The answer to a line that cannot be used is {"error": ...}, and
+    the status is then 2.
+    """
     import numpy as np
 
     from cojax.fixtures import load_fixture
-    from cojax.fixtures.query import oracle_rows, read_states
+    from cojax.fixtures.query import LINES, Problem
 
-    loaded = load_fixture(fixture)
-    queries = read_states(states, loaded.state_dim, loaded.action_dim)
-    system = loaded.system(np.float64 if x64 else np.float32)
-    _print_json(oracle_rows(system, queries))
+    problem = Problem(load_fixture(fixture), np.float64 if x64 else np.float32)
+    if states == "-":
+        _answer(problem, click.get_binary_stream("stdin"), "standard input")
+    elif states.endswith(LINES):
+        with open(states, "rb") as file:
+            _answer(problem, file, states)
+    else:
+        _print_json(problem.rows(problem.read(states)))
+
+
+def _answer(problem: Any, lines: Any, name: str) -> None:
+    """Answer line by line; InputError at the end where some could not be used."""
+    from cojax.inputs import InputError
+
+    faults = []
+    for answer, fault in problem.answers(lines):
+        click.echo(answer)  # which flushes
+        faults += [] if fault is None else [fault]
+    if faults:
+        raise InputError(f"{name}: {faults[0]}; lines that could not be used: {len(faults)}")
 
 
 @click.command("validate")

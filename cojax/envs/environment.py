@@ -50,7 +50,7 @@ class EnvParams(environment.EnvParams):
         initial_state: the law of s_0.
         action_limit: (m,), the box [-limit, limit], in the units of the actions.
         divergence_radius: (); sqrt(V*(s) - b) beyond it ends the episode.
-        clip_actions: whether actions are clipped to the box.
+        clip_actions: whether actions are clipped to the box; ±inf and NaN are not, and fail.
         terminal_value: "none", or "optimal" for a terminal cost V*: see :class:`ConverseEnv`.
     """
 
@@ -67,6 +67,16 @@ class EnvParams(environment.EnvParams):
         """The system's γ, which the problem is posed with."""
         return self.system.gamma
 
+    def clip(self, action: jax.Array) -> jax.Array:
+        """The action that the system receives, (..., m): the nearest in the box where there is one.
+
+        What is not finite stays as it is, so that it ends in a failure with a box and without.
+        """
+        if not self.clip_actions:
+            return action
+        inside = jnp.clip(action, -self.action_limit, self.action_limit)
+        return jnp.where(jnp.isfinite(action), inside, action)
+
 
 class ConverseEnv(environment.Environment[EnvState, EnvParams]):
     """A system on the gymnax 1.0 contract.
@@ -75,8 +85,9 @@ class ConverseEnv(environment.Environment[EnvState, EnvParams]):
     ``info["final_observation"]`` holds the observation before the reset.
 
     The divergence guard ends an episode whose state leaves sqrt(V*(s') - b) <= divergence_radius
-    or is not finite: ``terminated`` and ``info["diverged"]`` are set and -γ V*(s') is added to
-    the reward, as if the oracle took over, so that V* stays the optimal value.
+    or is not finite, as after an action that is not: ``terminated`` and ``info["diverged"]`` are
+    set and -γ V*(s') is added to the reward, as if the oracle took over, so that V* stays the
+    optimal value.
 
     With ``terminal_value="none"`` (the paper) the time limit sets ``truncated`` alone. With
     ``"optimal"`` it is the end of a finite-horizon problem with terminal cost V*: it sets
@@ -132,8 +143,7 @@ class ConverseEnv(environment.Environment[EnvState, EnvParams]):
                 f"action: expected shape ({system.action_dim},), got {action.shape}; "
                 "vmap the step for a batch"
             )
-        if params.clip_actions:
-            action = jnp.clip(action, -params.action_limit, params.action_limit)
+        action = params.clip(action)
         s = systems.step(system, state.s, action, key)
         next_state = EnvState(time=state.time + 1, s=s)
         value = system.value(s)

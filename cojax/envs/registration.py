@@ -53,7 +53,7 @@ def env_params(
             first steps under π* from draws of the initial law, and not enforced).
         terminal_value: "none" (the paper's time limit) or "optimal": see :class:`ConverseEnv`.
         divergence_radius: of the guard, in the norm sqrt(V*(s) - b); by default 10⁴ times the
-            root mean square of that norm over the initial law.
+            root mean square of that norm over the initial law, but not below sqrt(b), and 1 for 0.
 
     Raises ValueError, one line, for anything unusable.
     """
@@ -98,8 +98,9 @@ def _padded(system: System) -> System:
 
 @jax.jit
 def scales(system: System, law: InitialLaw) -> tuple[jax.Array, jax.Array]:
-    """Over 1,024 fixed draws of s_0: rms of sqrt(V* - b), and the largest |a*_i| in them and in 16
-    of them over the next 64 steps under π*: where s_0 is fixed, a* can be 0 there.
+    """Over 1,024 fixed draws of s_0: rms of sqrt(V* - b), sqrt(b) or 1 where that is less or 0, and
+    the largest |a*_i| in them and in 16 of them over the next 64 steps under π*: where s_0 is
+    fixed, a* can be 0 there.
     """
     keys = jax.random.split(jax.random.key(0, impl="threefry2x32"), 1024)
     s = jax.vmap(law.sample)(keys)
@@ -113,8 +114,8 @@ def scales(system: System, law: InitialLaw) -> tuple[jax.Array, jax.Array]:
 
     _, largest = jax.lax.scan(follow, s[:16], keys[:64])
     largest = jnp.maximum(jnp.abs(actions).max(), largest.max())
-    floor = jnp.maximum(system.offset, jnp.finfo(excess.dtype).tiny)
-    return jnp.sqrt(jnp.maximum(jnp.mean(excess), floor)), largest
+    square = jnp.maximum(jnp.mean(excess), system.offset)
+    return jnp.sqrt(jnp.where(square == 0.0, 1.0, square)), largest
 
 
 def make(name: str, **options: Any) -> tuple[ConverseEnv, EnvParams]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+import io
 import json
 import os
 import zipfile
+import zlib
 from pathlib import Path
 
 from cojax.evaluation.host import HostPolicy, host_policy
@@ -36,43 +39,51 @@ def policy_from_text(text: str) -> Policy | Reference:
         raise InputError(f"policy {' '.join(str(error).split())}") from error
 
 
-# what only one algorithm of Stable-Baselines3 keeps in its file, in the order they are looked for
+# what only one algorithm of Stable-Baselines3, or of sb3-contrib, keeps in its file, in the order
+# they are looked for
 _MARKS = {
     "clip_range": "PPO",
+    "cg_max_steps": "TRPO",
     "gae_lambda": "A2C",
-    "target_entropy": "SAC",
+    "top_quantiles_to_drop_per_net": "TQC",
     "target_policy_noise": "TD3",
+    "n_delta": "ARS",
 }
+_CONTRIB = ("RecurrentPPO", "TRPO", "TQC", "CrossQ", "ARS")
 
 
 def load_sb3(path: str | os.PathLike[str]) -> HostPolicy:
-    """The policy of a Stable-Baselines3 model (PPO, A2C, SAC, TD3, DDPG) saved as ``model.zip``.
+    """The policy of a model saved as ``model.zip`` by Stable-Baselines3 (PPO, A2C, SAC, TD3, DDPG)
+    or sb3-contrib (RecurrentPPO, whose memory is carried; TRPO, TQC, CrossQ, ARS).
 
     Loading a model unpickles it, which runs whatever code the file holds: for trusted files only.
     Statistics of a ``VecNormalize`` are not in the file: wrap such a model yourself, in an object
     with ``predict``.
 
-    Raises ValueError, one line, as :func:`sb3_algorithm` does, and where Stable-Baselines3 is not
+    Raises ValueError, one line, as :func:`sb3_algorithm` does, and where the library is not
     installed or cannot load the file.
     """
     path = Path(path)
     kind = sb3_algorithm(path)
+    package, title = "stable_baselines3", "Stable-Baselines3"
+    advice = "pip install 'cojax[sb3]'"
+    if kind in _CONTRIB:
+        package, title, advice = "sb3_contrib", "sb3-contrib", "pip install sb3-contrib"
     try:
-        import stable_baselines3  # pyright: ignore[reportMissingImports]
+        library = importlib.import_module(package)
     except ImportError:
-        raise InputError(
-            f"{path}: Stable-Baselines3 is not installed: pip install 'cojax[sb3]'"
-        ) from None
+        raise InputError(f"{path}: a model of {kind}: {title} is not installed: {advice}") from None
     try:
-        model = getattr(stable_baselines3, kind).load(path, device="cpu")
+        model = getattr(library, kind).load(path, device="cpu")
     except Exception as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise InputError(f"{path}: Stable-Baselines3 cannot load it: {reason}") from error
+        raise InputError(f"{path}: {title} cannot load it: {reason}") from error
     return host_policy(model, path.name)
 
 
 def sb3_algorithm(path: str | os.PathLike[str]) -> str:
-    """Which algorithm's model a file holds, from its JSON part: nothing is unpickled.
+    """Which algorithm's model a file holds, from its JSON part and the names of its weights:
+    nothing is unpickled.
 
     Raises ValueError, one line, for a file that is no model, or of an algorithm not known here.
     """
@@ -81,15 +92,34 @@ def sb3_algorithm(path: str | os.PathLike[str]) -> str:
         raise InputError(f"{path}: no such file")
     if not _is_sb3(path):
         raise InputError(f"{path}: expected a model saved by Stable-Baselines3")
-    with zipfile.ZipFile(path) as archive:
-        content = json.loads(archive.read("data"))
+    try:
+        with zipfile.ZipFile(path) as archive:
+            content = json.loads(archive.read("data"))
+            recurrent = "policy.pth" in archive.namelist() and b"lstm" in _names_of_weights(archive)
+    except (OSError, ValueError, EOFError, zlib.error, zipfile.BadZipFile) as error:
+        raise InputError(f"{path}: damaged: {error}") from None
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: damaged: expected an object of JSON in it")
     kind = next((name for mark, name in _MARKS.items() if mark in content), None)
+    if kind == "PPO" and recurrent:
+        return "RecurrentPPO"
+    if kind is None and "target_entropy" in content:
+        return "CrossQ" if "policy_delay" in content else "SAC"
     if kind is None:
         raise InputError(
-            f"{path}: expected a model of PPO, A2C, SAC, TD3 or DDPG; load another one in Python "
-            "and give the model to cojax.evaluate"
+            f"{path}: expected a model of PPO, A2C, SAC, TD3 or DDPG, or of RecurrentPPO, TRPO, "
+            "TQC, CrossQ or ARS; load another one in Python and give the model to cojax.evaluate"
         )
     return kind
+
+
+def _names_of_weights(archive: zipfile.ZipFile) -> bytes:
+    """The part of PyTorch's archive in the archive that holds the names, as it is."""
+    content = archive.read("policy.pth")
+    if not zipfile.is_zipfile(io.BytesIO(content)):  # as old versions of PyTorch wrote it
+        return content
+    with zipfile.ZipFile(io.BytesIO(content)) as weights:
+        return b"".join(weights.read(n) for n in weights.namelist() if n.endswith("data.pkl"))
 
 
 def _is_sb3(path: str | os.PathLike[str]) -> bool:

@@ -18,7 +18,8 @@ from cojax.policy import Policy
 class TrialGaps:
     """Relative suboptimality Σ_{k<T} γᵏ A*(s_k, a_k)/V*(s_0) of each of some trials; (num_trials,).
 
-    A trial that leaves the divergence guard or is not finite counts as infinite.
+    A trial that leaves the divergence guard or is not finite counts as infinite; where V*(s_0) is
+    0, so does one of any gap, and one without has none.
 
     Attributes:
         num_trials: trials, on instances 0 … num_trials - 1 of the root's streams.
@@ -61,13 +62,13 @@ def _gap(policy: Policy, params: EnvParams, stream: jax.Array, num_steps: int) -
     def step(carry, k):
         s, discount, gap = carry
         optimum = system.optimum(s)
-        a = trials.clip(params, policy(s, jax.random.fold_in(trial.policy, k)))
-        gap = gap + discount * system.excess_cost(s, a - optimum.action)
+        a = params.clip(policy(s, jax.random.fold_in(trial.policy, k)))
+        longer = gap + discount * system.excess_cost(s, a - optimum.action)
         s_next, inside = trials.follow(params, trial, k, s, a, optimum)
-        gap = jnp.where(inside, gap, jnp.inf)  # also where the value is not a number
-        discount = jnp.where(k + 1 < params.max_steps_in_episode, discount * system.gamma, 0.0)
-        return (jnp.where(inside, s_next, trial.s0), discount, gap), None
+        longer = jnp.where(inside, longer, jnp.inf)  # also where the value is not a number
+        gap = jnp.where(k < params.max_steps_in_episode, longer, gap)
+        return (jnp.where(inside, s_next, trial.s0), discount * system.gamma, gap), None
 
     start = (trial.s0, jnp.ones_like(system.gamma), jnp.zeros_like(system.gamma))
     (_, _, gap), _ = lax.scan(step, start, jnp.arange(num_steps))
-    return gap / system.value(trial.s0)
+    return trials.relative(gap, system.value(trial.s0))

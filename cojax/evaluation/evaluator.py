@@ -33,6 +33,7 @@ from cojax.evaluation.rollout import (
     trial_keys,
 )
 from cojax.evaluation.subjects import gather_subjects, group_by_shape, scope
+from cojax.evaluation.trials import relative
 from cojax.evaluation.variates import control
 from cojax.inputs import InputError
 
@@ -197,9 +198,9 @@ def _trials(raw: dict[str, np.ndarray], oracle: int, num_members: int) -> dict[s
         corrected = cost + raw["final_discount"] * raw["final_value"] - value
         metrics = {
             "suboptimality": gap,
-            "relative_suboptimality": gap / value,
+            "relative_suboptimality": relative(gap, value),
             "tail_corrected": corrected,
-            "relative_tail_corrected": corrected / value,
+            "relative_tail_corrected": relative(corrected, value),
             "paper_optgap": (value - cost) / (value + OPTGAP_EPSILON),
             "paper_regret": raw["regret"],
             "coupled_regret": cost - cost[:, oracle : oracle + 1],

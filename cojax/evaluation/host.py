@@ -6,11 +6,19 @@ import dataclasses
 import inspect
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from cojax.inputs import InputError
+
+# methods by which objects empty a memory of their own
+MEMORY = ("reset", "reset_state", "reset_hidden", "reset_memory", "init_hidden")
+ADVICE = (
+    "trials run side by side; give an object with predict(observations, state, episode_start) -> "
+    "(actions, state), as Stable-Baselines3 has it, whose state has a row for each observation"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,21 +29,31 @@ class HostPolicy:
     Attributes:
         function: observations (B, d) -> actions (B, m), in the units of the environment.
         name: how tables call it.
+        begin: where it has a memory: makes such a function with an empty one, for B trials that
+            begin together; row i is the same trial in every call.
     """
 
     function: Callable[[np.ndarray], Any]
     name: str
+    begin: Callable[[], Callable[[np.ndarray], Any]] | None = None
+
+    def begun(self) -> HostPolicy:
+        """The policy for trials that begin together, its memory empty."""
+        return self if self.begin is None else dataclasses.replace(self, function=self.begin())
 
     def actions(self, obs: np.ndarray, num_actions: int) -> np.ndarray:
         """Actions (B, m), m = ``num_actions``, at observations ``obs`` (B, d).
+
+        Both arrays are copies: the function may write into what it is given, and go on using what
+        it gave.
 
         Raises ValueError, one line, for another shape, what is no number, and where the function
         fails.
         """
         try:
-            actions = np.asarray(self.function(obs))
-        except InputError:
-            raise
+            actions = np.array(self.function(np.array(obs)))
+        except InputError as error:
+            raise InputError(f"policy {self.name}: {error}") from None
         except Exception as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise InputError(
@@ -47,7 +65,15 @@ class HostPolicy:
                 f"policy {self.name}: expected actions of shape {expected}, numbers, "
                 f"got {actions.shape} of {actions.dtype}"
             )
+        return inside(actions, obs.dtype)
+
+
+def inside(actions: np.ndarray, dtype: Any) -> np.ndarray:
+    """Finite numbers beyond the range of a float ``dtype`` at its ends, where a cast gives ±inf."""
+    largest = np.finfo(dtype).max
+    if actions.dtype.kind != "f" or np.finfo(actions.dtype).max <= largest:
         return actions
+    return np.where(np.isfinite(actions), np.clip(actions, -largest, largest), actions)
 
 
 def host_policy(value: Any, name: str | None = None, batched: bool = False) -> HostPolicy:
@@ -55,30 +81,80 @@ def host_policy(value: Any, name: str | None = None, batched: bool = False) -> H
 
     Args:
         value: an object whose ``predict(observations)`` gives actions, or (actions, state) as
-            Stable-Baselines3 does (``deterministic=True`` is passed where it is known); or a
-            function of the observation. A module of PyTorch is given observations (B, d) as a
-            tensor of its own dtype on its own device, without gradients, in evaluation mode.
+            Stable-Baselines3 does; or a function of the observation. ``predict`` is passed what it
+            names of ``deterministic=True``, ``state``, what it gave last (None at the start of a
+            trial), and ``episode_start`` (B,), so that a memory is carried from step to step. A
+            module of PyTorch is given observations (B, d) as a tensor of its own dtype on its own
+            device, without gradients, in evaluation mode.
         name: how tables call it.
         batched: whether the function takes observations (B, d) and gives actions (B, m), instead
             of (d,) and (m,). ``predict`` always does.
 
-    Policies with a memory of their own are not supported: trials run side by side.
+    Trials run side by side, so a memory must have a row for each. Raises ValueError, one line, for
+    one that cannot be carried: modules with a recurrent layer, objects with a ``reset``, and a
+    ``predict`` that gives a state and takes none.
     """
-    own = getattr(value, "__name__", type(value).__name__)
-    if is_torch_module(value):
-        return HostPolicy(_torch(value), name or own)
-    if not hasattr(value, "predict"):
-        return HostPolicy(value if batched else _one_by_one(value), name or own)
+    own = name or getattr(value, "__name__", type(value).__name__)
+    predict = getattr(value, "predict", None)
+    carries = _takes(predict, "state")
+    if is_torch_module(value) and not carries:
+        _refuse_recurrent(value, own)
+        return HostPolicy(_torch(value), own)
+    if not carries:
+        refuse_memory(value, own)
+    if predict is None:
+        return HostPolicy(_whole(value) if batched else _one_by_one(value), own)
     # learned in the [-1, 1] of an adapter: cojax.adapters.gymnasium.ActionBox
     scale = getattr(getattr(value, "action_space", None), "scale", None)
-    options = {"deterministic": True} if _takes(value.predict, "deterministic") else {}
+    begin = partial(_predict, predict, scale)
+    return HostPolicy(lambda obs: begin()(obs), own, begin)
 
-    def predict(obs: np.ndarray) -> Any:
-        out = value.predict(obs, **options)
-        action = out[0] if isinstance(out, tuple) else out
+
+def _predict(predict: Callable[..., Any], scale: Any) -> Callable[[np.ndarray], Any]:
+    """Observations (B, d) -> actions (B, m), for trials that begin together."""
+    fixed = {"deterministic": True} if _takes(predict, "deterministic") else {}
+    carries, told = _takes(predict, "state"), _takes(predict, "episode_start")
+    state, first = None, True
+
+    def actions(obs: np.ndarray) -> Any:
+        nonlocal state, first
+        options = dict(fixed)
+        if carries:
+            options["state"] = state
+        if told:
+            options["episode_start"] = np.full(len(obs), first)
+        out = predict(obs, **options)
+        action, *rest = out if isinstance(out, tuple) else (out,)
+        state, first = rest[0] if rest else None, False
+        if not (carries or state is None or (isinstance(state, tuple | list | dict) and not state)):
+            raise InputError(f"predict gives a state and takes none; {ADVICE}")
         return action if scale is None else scale * np.asarray(action)
 
-    return HostPolicy(predict, name or own)
+    return actions
+
+
+def refuse_memory(value: Any, name: str) -> None:
+    """Raise InputError for an object, or a method of one, that has a memory of its own."""
+    while isinstance(value, partial):
+        value = value.func
+    value = getattr(value, "__self__", value)
+    found = [method for method in MEMORY if callable(getattr(value, method, None))]
+    if found and not inspect.ismodule(value):
+        raise InputError(
+            f"policy {name}: it has a memory of its own, for it has a method {found[0]}; {ADVICE}"
+        )
+
+
+def _refuse_recurrent(module: Any, name: str) -> None:
+    """Raise InputError for a module of PyTorch with a memory."""
+    refuse_memory(module, name)
+    rnn = sys.modules["torch"].nn.modules.rnn
+    kinds = ("RNN", "LSTM", "GRU", "RNNCell", "LSTMCell", "GRUCell")
+    for layer, part in module.named_modules():
+        kind = getattr(part, "original_name", type(part).__name__)  # of a scripted module
+        if isinstance(part, rnn.RNNBase | rnn.RNNCellBase) or kind in kinds:
+            where = f"{layer}, {kind}" if layer else kind
+            raise InputError(f"policy {name}: it has a recurrent layer ({where}); {ADVICE}")
 
 
 def is_torch_module(value: Any) -> bool:
@@ -93,7 +169,7 @@ def _torch(module: Any) -> Callable[[np.ndarray], np.ndarray]:
 
     def actions(obs: np.ndarray) -> np.ndarray:
         like = next(module.parameters(), None)
-        given = torch.from_numpy(np.array(obs))
+        given = torch.from_numpy(obs)
         training = module.training
         module.eval()
         try:
@@ -101,7 +177,7 @@ def _torch(module: Any) -> Callable[[np.ndarray], np.ndarray]:
                 out = module(given if like is None else given.to(like.device, like.dtype))
         finally:
             module.train(training)
-        return out.detach().cpu().numpy()
+        return _alone(out, 2).detach().cpu().numpy()
 
     return actions
 
@@ -124,14 +200,26 @@ def is_host(value: Any) -> bool:
     return sum(p.kind in positional and p.default is p.empty for p in found) == 1
 
 
+def _whole(function: Callable[[np.ndarray], Any]) -> Callable[[np.ndarray], Any]:
+    return lambda obs: _alone(function(obs), 2)
+
+
 def _one_by_one(function: Callable[[np.ndarray], Any]) -> Callable[[np.ndarray], Any]:
     def over_batch(obs: np.ndarray) -> np.ndarray:
-        return np.stack([np.asarray(function(one)) for one in obs])
+        # copies: a function may give the same array every time
+        return np.stack([np.array(_alone(function(one), 1)) for one in obs])
 
     return over_batch
 
 
-def _takes(function: Callable[..., Any], name: str) -> bool:
+def _alone(out: Any, ndim: int) -> Any:
+    """What a function gives, unless it is an action, of ``ndim`` axes, and something beside it."""
+    if isinstance(out, tuple) and any(np.ndim(part) >= ndim for part in out):
+        raise InputError(f"it gives a tuple of {len(out)} where actions were expected; {ADVICE}")
+    return out
+
+
+def _takes(function: Any, name: str) -> bool:
     try:
         return name in inspect.signature(function).parameters
     except (TypeError, ValueError):

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from cojax.envs import EnvParams, unstack
-from cojax.evaluation.host import HostPolicy, host_policy, is_host
+from cojax.evaluation.host import HostPolicy, host_policy, is_host, refuse_memory
 from cojax.evaluation.references import ORACLE, Reference, parse_policy
 from cojax.evaluation.result import Member
 from cojax.evaluation.rollout import Group
@@ -69,7 +69,9 @@ class Players:
             else:
                 params, count, per_fixture = _expand(policy, indices)
                 group = Group(policy.apply, False, count, per_fixture)
-            _check_action(policy, group, params, systems[0])
+            lead = 2 if group.per_fixture else 1
+            one = jax.tree.map(lambda x, k=lead: jax.ShapeDtypeStruct(x.shape[k:], x.dtype), params)
+            check_action(policy.name, group.act, group.sees_optimum, one, systems[0])
             groups.append(group)
             group_params.append(params)
         return tuple(groups), tuple(group_params)
@@ -126,8 +128,9 @@ def _as_policy(name: str | None, value: Any) -> Policy | Reference | HostPolicy:
         return host_policy(value, name)
     if callable(value):
         function: Any = value
-        own = getattr(value, "__name__", type(value).__name__)
-        return Policy(params=(), apply=Plain(function), name=name or own)
+        own = name or getattr(value, "__name__", type(value).__name__)
+        refuse_memory(value, own)
+        return Policy(params=(), apply=Plain(function), name=own)
     raise InputError(
         "policies: expected a policy, the name of a reference, a JAX function of (obs, key), a "
         f"NumPy function of (obs), or an object with predict; got {type(value).__name__}"
@@ -195,22 +198,27 @@ def _expand(policy: Policy, indices: Sequence[int]) -> tuple[Any, int, bool]:
     return jax.tree.map(arrange, policy.params), count, per_fixture
 
 
-def _check_action(policy: Any, group: Group, params: Any, env_params: EnvParams) -> None:
-    """Refuse a policy whose action for one observation is not a vector of the right length."""
+def check_action(name: str, act: Any, sees_optimum: bool, params: Any, env_params: Any) -> None:
+    """Refuse a policy whose action for one observation is not a vector of the right length.
+
+    ``params`` are those of ``act`` for one system, or their shapes. Raises InputError, one line.
+    """
     system = env_params.system
     d, m, dtype = system.state_dim, system.action_dim, system.gamma.dtype
-    depth = 2 if group.per_fixture else 1
-    one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[depth:], x.dtype), params)
     obs: Any = jax.ShapeDtypeStruct((d,), dtype)
     action: Any = jax.ShapeDtypeStruct((m,), dtype)
     key = jax.eval_shape(lambda: jax.random.key(0, impl="threefry2x32"))
-    seen = (Optimum(obs, action, obs), obs) if group.sees_optimum else (obs,)
+    seen = (Optimum(obs, action, obs), obs) if sees_optimum else (obs,)
     try:
-        shape = jax.eval_shape(group.act, one, *seen, key).shape
+        found: Any = jax.eval_shape(act, params, *seen, key)
     except (TypeError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise InputError(
-            f"policy {policy.name}: it cannot take an observation of shape ({d},): {reason}"
+            f"policy {name}: it cannot take an observation of shape ({d},): {reason}"
         ) from error
-    if shape != (m,):
-        raise InputError(f"policy {policy.name}: expected an action of shape ({m},), got {shape}")
+    if not hasattr(found, "shape"):
+        raise InputError(
+            f"policy {name}: expected an action of shape ({m},), got a {type(found).__name__}"
+        )
+    if found.shape != (m,):
+        raise InputError(f"policy {name}: expected an action of shape ({m},), got {found.shape}")

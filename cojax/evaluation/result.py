@@ -54,11 +54,12 @@ class Evaluation:
         fixtures: F names.
         members: M policies, seeds and hyperparameter settings counted apiece.
         trials: metric -> (F, M, N) float64. Metrics of :data:`METRICS`, in units of cost, the
-            relative ones as fractions of V*(s_0); a failed trial holds the worst value there is,
-            ±inf. Besides: ``optimal_value`` V*(s_0), ``steps`` taken, ``saturated`` share of
-            action components at the bound, ``reached`` the target set, ``failed``, ``diverged``
-            (stopped by the guard) and ``nonfinite``, the last four 0 or 1; and, where control
-            variates were asked for, ``suboptimality_controlled``.
+            relative ones as fractions of V*(s_0) (0 of 0 is 0, and a gap above 0 of it infinite);
+            a failed trial holds the worst value there is, ±inf. Besides: ``optimal_value``
+            V*(s_0), ``steps`` taken, ``saturated`` share of action components at the bound,
+            ``reached`` the target set, ``failed``, ``diverged`` (stopped by the guard) and
+            ``nonfinite``, the last four 0 or 1; and, where control variates were asked for,
+            ``suboptimality_controlled``.
         horizons: (F,) steps of an episode.
         root: seed of the streams.
         dtype: what the systems ran in.
@@ -161,12 +162,20 @@ def _summary(cells: dict[str, np.ndarray], options: dict[str, Any]) -> dict[str,
 
 def _intervals(names: Any, values: np.ndarray, options: dict[str, Any]) -> dict[str, Any]:
     """Intervals of several metrics, (metrics, S, N), under the names given."""
+    # where V*(s_0) is 0 a share of it may be infinite, and then so is the mean
+    finite = np.isfinite(values).all(axis=(1, 2))
+    cells = {}
+    for name in np.asarray(names)[~finite]:
+        worst = WORST.get(name.removesuffix("_completed"), np.inf)
+        cells[str(name)] = {"mean": worst, "low": worst, "high": worst}
+    if not finite.any():
+        return cells
+    names, values = np.asarray(names)[finite].tolist(), values[finite]
     if values.shape[1] > 1:
         options = {k: v for k, v in options.items() if k != "method"}
         interval = interval_over_seeds(values, **options)
     else:
         interval = interval_of_mean(values[:, 0], **options)
-    cells = {}
     for name, mean, low, high in zip(names, *interval, strict=True):
         if name.removesuffix("_completed") in NEVER_NEGATIVE:
             low = max(low, 0.0)  # studentised ends know no bounds; the quantity has one

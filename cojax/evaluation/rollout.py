@@ -184,8 +184,7 @@ def _advance(params, noise_keys, horizon, reach, k, state: State, a: jax.Array) 
     system, s, optimum = params.system, state.s, state.optimum
     limit = params.action_limit
     saturated = jnp.mean((jnp.abs(a) >= SATURATED * limit).astype(s.dtype), axis=-1)
-    if params.clip_actions:
-        a = jnp.clip(a, -limit, limit)
+    a = params.clip(a)
 
     advantage = _lanes(system.excess_cost)(s, a - optimum.action)
     cost = _lanes(system.stage_cost)(s, a)
@@ -244,6 +243,7 @@ def run_on_host(
         len(policies), controls, params, keys, initial_states, horizons, target
     )
     F, M, N, d = state.s.shape
+    policies = [policy.begun() for policy in policies]
     a = np.zeros((F, M, N, m), state.s.dtype)
     for k in range(-1, int(np.max(np.asarray(horizons)))):
         if k >= 0:

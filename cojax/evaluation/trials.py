@@ -6,10 +6,11 @@ this is for programs that look at a single one.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from cojax import streams
 from cojax.envs import EnvParams
@@ -31,12 +32,6 @@ def begin(params: EnvParams, stream: jax.Array) -> Trial:
     return Trial(s0, streams.noise_root(episode), streams.policy_root(episode))
 
 
-def clip(params: EnvParams, a: jax.Array) -> jax.Array:
-    """The action that the system receives, (m,)."""
-    limit = jnp.where(params.clip_actions, params.action_limit, jnp.inf)
-    return jnp.clip(a, -limit, limit)
-
-
 def follow(
     params: EnvParams, trial: Trial, k: jax.Array, s: jax.Array, a: jax.Array, optimum: Optimum
 ) -> tuple[jax.Array, jax.Array]:
@@ -45,3 +40,12 @@ def follow(
     noise = system.sample_noise(s, jax.random.fold_in(trial.noise, k))
     following = next_mean(system, s, a, optimum) + noise
     return following, system.value(following) - system.offset <= params.divergence_radius**2
+
+
+def relative(gap: Any, value: Any) -> Any:
+    """``gap``/``value``, (...), of NumPy or JAX: 0 where there is no gap, infinite where there is
+    one and the value is 0 (no noise, and a start in the origin).
+    """
+    where = jnp.where if isinstance(gap, jax.Array) else np.where
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return where(gap == 0.0, 0.0, gap / value)

@@ -28,6 +28,7 @@ from cojax import inputs, streams
 from cojax.agents.critics import Agent
 from cojax.envs import ConverseEnv, EnvParams
 from cojax.evaluation import trials
+from cojax.evaluation.members import check_action
 from cojax.evaluation.references import Reference, parse_policy
 from cojax.evaluation.subjects import gather_subjects, scope
 from cojax.inputs import InputError
@@ -165,6 +166,7 @@ def _visits(
     own = policy.make_params(params) if isinstance(policy, Reference) else policy.params
     act = policy.act if isinstance(policy, Reference) else policy.apply
     critic = None if agent is None else agent.critic
+    check_action(policy.name, act, sees, own, params)
     raw = _program(
         (act, sees, critic and critic.apply, critic and critic.kind, horizon),
         own,
@@ -189,7 +191,7 @@ def _program(static, policy_params, critic_params, params, keys):
             optimum = system.optimum(s)
             seen = (optimum, s) if sees else (s,)
             a = act(policy_params, *seen, jax.random.fold_in(begun.policy, k)).astype(s.dtype)
-            a = trials.clip(params, a)
+            a = params.clip(a)
             finite = alive & jnp.isfinite(a).all()
             row = {
                 "value": system.value(s),
@@ -256,7 +258,7 @@ def _trial_gradients(apply, num_steps, policy_params, actor, params, keys):
         def step(s, k):
             optimum = system.optimum(s)
             a = apply(theta, s, jax.random.fold_in(begun.policy, k)).astype(s.dtype)
-            a = trials.clip(params, a)
+            a = params.clip(a)
             advantage = system.excess_cost(s, a - optimum.action)
             following, _ = trials.follow(params, begun, k, s, a, optimum)
             return following, jnp.exp(k * jnp.log(system.gamma)) * advantage
@@ -331,16 +333,23 @@ def _cell(visits: dict[str, np.ndarray], chosen: np.ndarray, start: float) -> di
     needed = visits["needed"][chosen].sum()
     cell: dict[str, Any] = {
         "visits": int(chosen.sum()),
-        "gap": float((visits["weight"][chosen] * advantage).sum() / start),
-        "action_error": float(np.sqrt(advantage.sum() / needed)) if needed > 0.0 else float("nan"),
+        "gap": float(trials.relative((visits["weight"][chosen] * advantage).sum(), start)),
+        "action_error": float(np.sqrt(trials.relative(advantage.sum(), needed))),
     }
     for name, exact in (("v_hat", value), ("q_hat", value + advantage)):
         if name in visits:
-            error = np.abs(visits[name][chosen] - exact) / exact
-            ends = np.quantile(error, [0.1, 0.5, 0.9])
+            error = trials.relative(np.abs(visits[name][chosen] - exact), exact)
+            ends = _quantiles(error)
             label = "value_error" if name == "v_hat" else "q_error"
             cell[label] = dict(zip(("low", "median", "high"), map(float, ends), strict=True))
     return cell
+
+
+def _quantiles(error: np.ndarray) -> np.ndarray:
+    """10, 50 and 90%; infinite beside infinite errors, between which none can be interpolated."""
+    with np.errstate(invalid="ignore"):
+        ends = np.quantile(error, [0.1, 0.5, 0.9])
+    return ends if np.isnan(error).any() else np.where(np.isnan(ends), np.inf, ends)
 
 
 def summary(readings: Sequence[Truth]) -> list[dict[str, Any]]:

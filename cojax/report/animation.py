@@ -20,6 +20,7 @@ from jax import lax
 from cojax import inputs, streams
 from cojax.evaluation import trials
 from cojax.evaluation.checkpoints import policy_from_text
+from cojax.evaluation.members import check_action
 from cojax.evaluation.references import ORACLE, ZERO, Reference
 from cojax.evaluation.subjects import gather_subjects, scope
 from cojax.evaluation.truth import members
@@ -170,13 +171,9 @@ def _sides(
         else:
             players.append((policy.apply, False))
             own.append(policy.params)
-    try:
-        paths = _program(tuple(players), num_steps, tuple(own), params, key)
-    except TypeError as error:
-        reason = str(error).strip().splitlines()[0]
-        raise InputError(
-            f"policy {policies[0].name}: it does not fit the system: {reason}"
-        ) from error
+    for policy, player, policy_params in zip(policies, players, own, strict=True):
+        check_action(policy.name, *player, policy_params, params)
+    paths = _program(tuple(players), num_steps, tuple(own), params, key)
     sides = []
     for policy, path in zip(policies, paths, strict=True):
         states, actions, values = (np.asarray(x, np.float64) for x in path[:3])
@@ -201,9 +198,7 @@ def _program(players: Any, num_steps: int, own: Any, params: Any, key: jax.Array
             optimum = system.optimum(s)
             seen = (optimum, s) if sees else (s,)
             a = act(policy_params, *seen, jax.random.fold_in(begun.policy, k)).astype(s.dtype)
-            if a.shape != (system.action_dim,):
-                raise TypeError(f"expected an action of shape ({system.action_dim},)")
-            a = trials.clip(params, a)
+            a = params.clip(a)
             following, inside = trials.follow(params, begun, k, s, a, optimum)
             alive = alive & inside & jnp.isfinite(a).all()
             s = jnp.where(alive, following, s)

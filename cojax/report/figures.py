@@ -122,20 +122,23 @@ def truth_figure(readings: Sequence[Truth], path: str | Path) -> None:
         for colour, reading in zip(_cycle(COLOURS, len(readings)), readings, strict=True):
             cells = getattr(reading, label)
             x = np.array([_middle(cell, label) for cell in cells])
-            gap = np.array([cell["gap"] for cell in cells])
+            gap = _drawable([cell["gap"] for cell in cells])
             name = f"{reading.policy}: {reading.relative_gap:.3g} V*"
             shown = gap > 0.0
             axes[0, column].plot(
                 x[shown], gap[shown], color=colour, marker="o", markersize=4, label=name
             )
             if reading.value_error is not None:
-                error = {k: [c["value_error"][k] for c in cells] for k in reading.value_error}
+                error = {
+                    k: _drawable([c["value_error"][k] for c in cells]) for k in reading.value_error
+                }
                 axes[1, column].plot(x, error["median"], color=colour, marker="o", markersize=4)
                 axes[1, column].fill_between(
                     x, error["low"], error["high"], color=colour, alpha=0.18, linewidth=0
                 )
     for axis in axes.ravel():
-        axis.set_yscale("log")
+        if any(np.isfinite(line.get_ydata()).any() for line in axis.lines):
+            axis.set_yscale("log")
         axis.grid(which="major", color="#E5E5E5", linewidth=0.6)
         axis.spines[["top", "right"]].set_visible(False)
     _log_if_wide(axes[0, 0], readings)
@@ -152,6 +155,12 @@ def truth_figure(readings: Sequence[Truth], path: str | Path) -> None:
         frameon=False,
     )
     figure.savefig(path, dpi=160)
+
+
+def _drawable(values: Sequence[float]) -> np.ndarray:
+    """Numbers for a log scale; infinite ones, shares of a V* of 0, are left out."""
+    values = np.asarray(values, np.float64)
+    return np.where(np.isfinite(values) & (values > 0.0), values, np.nan)
 
 
 def _middle(cell: dict[str, Any], label: str) -> float:
