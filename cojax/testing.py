@@ -46,6 +46,7 @@ class Oracle:
     discount: Any
 
 
+@streams.pinned()
 def check_env(
     env: Any,
     params: Any,
@@ -113,8 +114,7 @@ class Probe:
 
     def keys(self, stage: int, num: int) -> jax.Array:
         """Keys (num,) of a ``stage`` of the test, a number."""
-        root = jax.random.key(self.seed, impl="threefry2x32")
-        return jax.random.split(jax.random.fold_in(root, stage), num)
+        return jax.random.split(jax.random.fold_in(streams.seed_key(self.seed), stage), num)
 
     def actions(self, stage: int, num: int) -> jax.Array:
         """Random actions (num, m) of the action space, from the keys of a ``stage``."""

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cojax import envs, inputs
+from cojax import envs, inputs, streams
 from cojax.inputs import InputError
 
 
@@ -205,10 +205,11 @@ class Batch:
 
 @jax.jit
 def _keys(seeds: jax.Array) -> jax.Array:
-    return jax.vmap(lambda seed: jax.random.key(seed, impl="threefry2x32"))(seeds)
+    return jax.vmap(streams.seed_key)(seeds)
 
 
 @partial(jax.jit, static_argnums=(0, 1))
+@streams.pinned()
 def _reset(env: Any, stacked: bool, params: Any, keys: jax.Array) -> tuple:
     keys, now = _split(keys)
     obs, state = jax.vmap(env.reset, (0, 0 if stacked else None))(now, params)
@@ -216,6 +217,7 @@ def _reset(env: Any, stacked: bool, params: Any, keys: jax.Array) -> tuple:
 
 
 @partial(jax.jit, static_argnums=(0, 1))
+@streams.pinned()
 def _step(env: Any, stacked: bool, params: Any, now: tuple, actions: Any, hold: Any) -> tuple:
     keys, draws = _split(now[0])
     step = jax.vmap(env.step, (0, 0, 0, 0 if stacked else None))

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from cojax.agents import checkpoint
+from cojax.agents.algorithm import learning
 from cojax.agents.layout import Layout
 from cojax.agents.population import Population, advance, each, extract, gather, initialize
 from cojax.agents.run import Best, Run, numbers
@@ -106,6 +107,7 @@ class Members:
         return gather(p, found, jnp.stack)
 
 
+@learning()
 def run(
     p: Population,
     plan: Plan,

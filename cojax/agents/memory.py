@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from cojax.agents.algorithm import learning
 from cojax.agents.population import Population, advance, initialize, state_axes
 from cojax.inputs import InputError
 
@@ -69,6 +70,7 @@ def state_shapes(population: Population) -> Any:
     return jax.eval_shape(partial(initialize, p.spec, p.env, p.axes), *p.arguments(index))
 
 
+@learning()
 def estimate(population: Population, evaluate: Callable | None) -> int:
     """Peak bytes of training a population, from the compiled program, which training reuses."""
     p = population

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from cojax import streams
 from cojax.agents import algorithm as algorithms
 from cojax.agents.algorithm import Algorithm, Clock
 from cojax.agents.layout import Layout
@@ -63,6 +64,7 @@ class Population:
             raise InputError(f"batching: expected auto, vmap or loop, got {batching!r}")
         if not jnp.issubdtype(jnp.asarray(key).dtype, jax.dtypes.prng_key) or key.ndim:
             raise InputError("key: expected one typed key, jax.random.key(seed)")
+        streams.require_threefry(key)
         if num_seeds is not None and num_seeds < 1:
             raise InputError(f"num_seeds: expected at least 1 or None, got {num_seeds}")
         sizes = {}
@@ -231,7 +233,7 @@ def advance(
         if evaluate is not None:
             learned = spec.policy_params(env, state, env_params, h)
             policy = Policy(learned, spec.policy_apply(env, env_params, h), spec.name)
-            curve = evaluate(policy, env_params, jax.random.key(0))
+            curve = evaluate(policy, env_params, streams.root_key(0))
         return state, metrics, curve
 
     clock = state_axes(state, axes)

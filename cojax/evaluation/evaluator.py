@@ -41,6 +41,7 @@ CHUNK = 128  # trials side by side, whatever their number: trial i is the same n
 MAX_COMPONENTS = 2**24  # of state in flight; about 1 GB in float32 with what a step needs
 
 
+@streams.pinned()
 def evaluate(
     policies: Any,
     params: Any,

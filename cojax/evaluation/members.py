@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from cojax import streams
 from cojax.envs import EnvParams, unstack
 from cojax.evaluation.host import HostPolicy, host_policy, is_host
 from cojax.evaluation.references import ORACLE, Reference, parse_policy
@@ -203,7 +204,7 @@ def _check_action(policy: Any, group: Group, params: Any, env_params: EnvParams)
     one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[depth:], x.dtype), params)
     obs: Any = jax.ShapeDtypeStruct((d,), dtype)
     action: Any = jax.ShapeDtypeStruct((m,), dtype)
-    key = jax.eval_shape(lambda: jax.random.key(0, impl="threefry2x32"))
+    key = jax.eval_shape(lambda: streams.root_key(0))
     seen = (Optimum(obs, action, obs), obs) if group.sees_optimum else (obs,)
     try:
         shape = jax.eval_shape(group.act, one, *seen, key).shape

@@ -75,6 +75,7 @@ class Truth:
     visits: dict[str, np.ndarray] = dataclasses.field(repr=False)
 
 
+@streams.pinned()
 def truth(
     subject: Agent | Policy | Reference | str,
     params: Any,
@@ -233,6 +234,7 @@ def _gradient(
     }
 
 
+@streams.pinned()
 def exact_gradients(agent: Agent, params: EnvParams, num_steps: int, keys: jax.Array) -> np.ndarray:
     """∇θ Σ_{k<T} γᵏ A*(s_k, π_θ(s_k)) of each trial at the agent's actor, (N, parameters).
 

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from cojax.agents import checkpoint
+from cojax.agents.algorithm import learning
 from cojax.agents.intervals import Members, Plan
 from cojax.agents.layout import Layout
 from cojax.agents.population import initialize
@@ -102,6 +103,7 @@ def studies(config: Sweep) -> list[Study]:
     ]
 
 
+@learning()
 def run_searches(config: Sweep, fixtures: Sequence[Fixture], state: Path) -> pd.DataFrame:
     """Run every study, or go on with it; one line for each trial, and a SQLite file beside."""
     import pandas as pd
