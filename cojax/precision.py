@@ -41,6 +41,18 @@ def x32() -> Iterator[None]:
             yield
 
 
+@contextmanager
+def any_number() -> Iterator[None]:
+    """Scope, or decorator, in which NaN and infinity are answers, where ``jax_debug_nans`` and
+    ``jax_debug_infs`` would stop: of checks whose business it is to find them.
+    """
+    if jax.config.jax_debug_nans or jax.config.jax_debug_infs:  # pyright: ignore
+        with jax.debug_nans(False), jax.debug_infs(False):
+            yield
+    else:
+        yield
+
+
 def default_float() -> np.dtype:
     """The float dtype JAX computes in here: float64 inside :func:`x64`, float32 elsewhere."""
     return np.dtype(jnp.zeros(()).dtype)

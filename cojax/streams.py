@@ -63,6 +63,14 @@ def root_key(root: int) -> jax.Array:
     return seed_key(int(root))
 
 
+def choose(mask: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
+    """Entries of ``x`` where the ``mask`` (N,) holds, else of ``y``: arrays or keys, (N, …)."""
+    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        data = choose(mask, jax.random.key_data(x), jax.random.key_data(y))
+        return jax.random.wrap_key_data(data, impl=jax.random.key_impl(x))
+    return jnp.where(mask.reshape(mask.shape + (1,) * (x.ndim - 1)), x, y)
+
+
 def require_threefry(key: jax.Array) -> None:
     """Refuse a key of another generator; raises ValueError. Costs nothing at run time."""
     if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):

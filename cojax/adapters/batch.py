@@ -227,16 +227,12 @@ def _step(env: Any, stacked: bool, params: Any, now: tuple, actions: Any, hold: 
     )
     after = (keys, state, obs)
     if hold is not None:
-        after = jax.tree.map(partial(_where, hold), now, after)
-        final = _where(hold, now[2], final)
+        after = jax.tree.map(partial(streams.choose, hold), now, after)
+        final = streams.choose(hold, now[2], final)
         reward = jnp.where(hold, 0.0, reward)
         terminated, truncated = terminated & ~hold, truncated & ~hold
     flags = [x[:, None].astype(jnp.float32) for x in (reward, terminated, truncated)]
     return *after, jnp.concatenate([after[2], final, *flags], axis=1)
-
-
-def _where(mask: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
-    return jnp.where(mask.reshape(mask.shape + (1,) * (x.ndim - 1)), x, y)
 
 
 def _split(keys: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -184,7 +184,7 @@ def random_phase(key: jax.Array, env_state: Any, env_params: Any) -> Any:
     indices = jnp.arange(env_state.time.shape[0])
     keys = jax.vmap(lambda i: jax.random.fold_in(jax.random.fold_in(key, i), 1))(indices)
     limit = env_params.max_steps_in_episode
-    time = jax.vmap(lambda k: jax.random.randint(k, (), 0, limit))(keys)
+    time = jax.vmap(lambda k: jax.random.randint(k, (), 0, limit, jnp.int32))(keys)
     return env_state.replace(time=time.astype(env_state.time.dtype))
 
 

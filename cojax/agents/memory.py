@@ -63,6 +63,7 @@ def tree_bytes(tree: Any) -> int:
     return sum(int(np.prod(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree))
 
 
+@learning()
 def state_shapes(population: Population) -> Any:
     """Shapes and types of what one call of the program carries along."""
     p = population
