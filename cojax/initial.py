@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from cojax import streams
+
 
 class InitialLaw(abc.ABC):
     """A distribution of s_0. Draws are made in float32 and cast, as in :mod:`cojax.noise`."""
@@ -24,6 +26,7 @@ class Uniform(InitialLaw):
     low: jax.Array  # (d,)
     high: jax.Array  # (d,)
 
+    @streams.pinned()
     def sample(self, key):
         """Draw s_0; shape (d,)."""
         u = jax.random.uniform(key, self.low.shape, jnp.float32).astype(self.low.dtype)
@@ -37,6 +40,7 @@ class Normal(InitialLaw):
     mean: jax.Array  # (d,)
     std: jax.Array  # (d,)
 
+    @streams.pinned()
     def sample(self, key):
         """Draw s_0; shape (d,)."""
         xi = jax.random.normal(key, self.mean.shape, jnp.float32).astype(self.mean.dtype)
@@ -60,6 +64,7 @@ class Listed(InitialLaw):
 
     states: jax.Array  # (k, d)
 
+    @streams.pinned()
     def sample(self, key):
         """Draw s_0; shape (d,)."""
         return self.states[jax.random.randint(key, (), 0, self.states.shape[0], jnp.int32)]
@@ -81,6 +86,7 @@ class Ring(InitialLaw):
     r_v: int = struct.field(pytree_node=False)
     r_omega: int = struct.field(pytree_node=False)
 
+    @streams.pinned()
     def sample(self, key):
         """Draw s_0; shape (modules (3 + r_v + r_omega),)."""
         dtype = self.radius.dtype

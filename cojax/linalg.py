@@ -119,6 +119,13 @@ def extreme_eigenvalues(A: np.ndarray) -> tuple[float, float]:
     return float(w[0]), float(w[-1])
 
 
+def lift(x: jax.Array, like: jax.Array) -> jax.Array:
+    """x under leading axes of length 1, as many axes as ``like`` has: it then broadcasts also where
+    people have set ``jax_numpy_rank_promotion`` to find their own slips.
+    """
+    return x.reshape((1,) * (like.ndim - x.ndim) + x.shape)
+
+
 def solve_spd(A: jax.Array, B: jax.Array) -> jax.Array:
     """X, (m, k), with A X = B for a small symmetric A ≻ 0, (m, m): Gauss-Jordan elimination.
 
@@ -128,7 +135,7 @@ def solve_spd(A: jax.Array, B: jax.Array) -> jax.Array:
 
     def eliminate(i: jax.Array, M: jax.Array) -> jax.Array:
         row = M[i] / M[i, i]
-        return (M - M[:, i, None] * row).at[i].set(row)
+        return (M - M[:, i, None] * row[None]).at[i].set(row)
 
     m = A.shape[0]
     return lax.fori_loop(0, m, eliminate, jnp.concatenate([A, B], axis=1))[:, m:]

@@ -15,7 +15,7 @@ import numpy as np
 from flax import struct
 from jax import lax
 
-from cojax import linalg
+from cojax import linalg, streams
 
 
 class Noise(abc.ABC):
@@ -42,6 +42,7 @@ class DiagonalGaussian(Noise):
     rows: tuple[int, ...] = struct.field(pytree_node=False)
     dim: int = struct.field(pytree_node=False)
 
+    @streams.pinned()
     def sample(self, key, s):
         """Draw w; shape (d,)."""
         xi = jax.random.normal(key, self.sigma.shape, jnp.float32).astype(self.sigma.dtype)
@@ -58,6 +59,7 @@ class Gaussian(Noise):
 
     L: jax.Array  # (d, r)
 
+    @streams.pinned()
     def sample(self, key, s):
         """Draw w; shape (d,)."""
         xi = jax.random.normal(key, self.L.shape[-1:], jnp.float32).astype(self.L.dtype)

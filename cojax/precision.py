@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import jax
@@ -17,11 +18,39 @@ def x64() -> AbstractContextManager[None]:
 
     Arrays made inside keep their dtype outside, but traced work belongs inside the scope.
     """
+    return _x64(True)
+
+
+def _x64(value: bool) -> AbstractContextManager[None]:
     if hasattr(jax, "enable_x64"):
-        return jax.enable_x64(True)
+        return jax.enable_x64(value)
     from jax.experimental import enable_x64  # pyright: ignore  # older jax
 
-    return enable_x64()
+    return enable_x64(value)
+
+
+@contextmanager
+def x32() -> Iterator[None]:
+    """Scope, or decorator, in which JAX computes in float32 and int32, also where double precision
+    is switched on outside. Free where it is off.
+    """
+    if not jax.config.jax_enable_x64:  # pyright: ignore[reportAttributeAccessIssue]
+        yield  # another context of the same value would compile everything again
+    else:
+        with _x64(False):
+            yield
+
+
+@contextmanager
+def any_number() -> Iterator[None]:
+    """Scope, or decorator, in which NaN and infinity are answers, where ``jax_debug_nans`` and
+    ``jax_debug_infs`` would stop: of checks whose business it is to find them.
+    """
+    if jax.config.jax_debug_nans or jax.config.jax_debug_infs:  # pyright: ignore
+        with jax.debug_nans(False), jax.debug_infs(False):
+            yield
+    else:
+        yield
 
 
 def default_float() -> np.dtype:

@@ -8,12 +8,16 @@
 
 Neither the algorithm, nor the batch size, nor the order of evaluation enters, so every policy
 meets the same initial states and the same disturbances. The generator is pinned to threefry:
-under ``rbg`` a vmapped draw differs from a loop over the same keys.
+under ``rbg`` a vmapped draw differs from a loop over the same keys. Settings of JAX that would
+change the draws of a seed (``jax_threefry_partitionable``, ``jax_random_seed_offset``,
+``jax_enable_x64``) do not change these: see :func:`pinned` and :func:`seed_key`.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +28,31 @@ from cojax.inputs import InputError
 IMPLEMENTATION = "threefry2x32"
 
 
+@contextmanager
+def pinned() -> Iterator[None]:
+    """A scope, or decorator, in which threefry draws in its partitionable form.
+
+    It is JAX's default and what every promise about streams is made of: the form decides the
+    numbers. Draws keep the form of the scope they are traced in. Free where it is set already.
+    """
+    if jax.config.jax_threefry_partitionable:  # pyright: ignore[reportAttributeAccessIssue]
+        yield  # another context of the same value would compile everything again
+    else:
+        with jax.threefry_partitionable(True):
+            yield
+
+
+def seed_key(seed: int | jax.Array) -> jax.Array:
+    """The threefry key of a seed modulo 2³², as ``jax.random.key`` gives it by default.
+
+    ``seed`` is a whole number, or a () uint32 array that may be traced. Neither a seed offset
+    nor double precision changes it.
+    """
+    low = jnp.asarray(seed if isinstance(seed, jax.Array) else np.uint32(seed % 2**32))
+    data = jnp.stack([jnp.zeros((), jnp.uint32), low.astype(jnp.uint32)])
+    return jax.random.wrap_key_data(data, impl=IMPLEMENTATION)
+
+
 def root_key(root: int) -> jax.Array:
     """The key of a root seed, a whole number >= 0, always threefry.
 
@@ -31,7 +60,15 @@ def root_key(root: int) -> jax.Array:
     """
     if isinstance(root, bool) or not isinstance(root, int | np.integer) or root < 0:
         raise InputError(f"root: expected a whole number >= 0, got {root!r}")
-    return jax.random.key(int(root), impl=IMPLEMENTATION)
+    return seed_key(int(root))
+
+
+def choose(mask: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
+    """Entries of ``x`` where the ``mask`` (N,) holds, else of ``y``: arrays or keys, (N, …)."""
+    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        data = choose(mask, jax.random.key_data(x), jax.random.key_data(y))
+        return jax.random.wrap_key_data(data, impl=jax.random.key_impl(x))
+    return jnp.where(mask.reshape(mask.shape + (1,) * (x.ndim - 1)), x, y)
 
 
 def require_threefry(key: jax.Array) -> None:
@@ -92,14 +129,19 @@ def policy_key(episode: jax.Array, step: int | jax.Array) -> jax.Array:
     return jax.random.fold_in(policy_root(episode), step)
 
 
+@pinned()
 def fingerprint() -> str:
     """Hash of a fixed set of draws: equal fingerprints mean equal streams.
 
     It covers the key derivation, the generator, and the prefix property on which stacking
     systems of different noise dimension rests (threefry's partitionable form).
     """
+
+    def bits(key):
+        return jax.random.bits(key, (5,), jnp.uint32)
+
     keys = stream_keys(0, 4)
-    bits = jax.vmap(lambda k: jax.random.bits(noise_key(episode_key(k, 2), 3), (5,)))(keys)
-    starts = jax.vmap(lambda k: jax.random.bits(initial_key(episode_key(k, 2)), (5,)))(keys)
-    content = np.concatenate([np.asarray(bits), np.asarray(starts)])
+    noise = jax.vmap(lambda k: bits(noise_key(episode_key(k, 2), 3)))(keys)
+    starts = jax.vmap(lambda k: bits(initial_key(episode_key(k, 2))))(keys)
+    content = np.concatenate([np.asarray(noise), np.asarray(starts)])
     return hashlib.sha256(content.astype("<u4").tobytes()).hexdigest()[:16]

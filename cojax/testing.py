@@ -46,6 +46,7 @@ class Oracle:
     discount: Any
 
 
+@streams.pinned()
 def check_env(
     env: Any,
     params: Any,
@@ -113,8 +114,7 @@ class Probe:
 
     def keys(self, stage: int, num: int) -> jax.Array:
         """Keys (num,) of a ``stage`` of the test, a number."""
-        root = jax.random.key(self.seed, impl="threefry2x32")
-        return jax.random.split(jax.random.fold_in(root, stage), num)
+        return jax.random.split(jax.random.fold_in(streams.seed_key(self.seed), stage), num)
 
     def actions(self, stage: int, num: int) -> jax.Array:
         """Random actions (num, m) of the action space, from the keys of a ``stage``."""
@@ -139,7 +139,7 @@ class Probe:
     @functools.cached_property
     def optimum(self) -> dict[str, np.ndarray]:
         """At the states: V*, a*, and A* at a*, at what the environment takes for it, at random
-        actions; A* is nan where it is not known.
+        actions; A* is 0 where it is not known.
         """
         oracle = self.oracle
 
@@ -147,7 +147,7 @@ class Probe:
         @jax.vmap
         def at(s, a):
             best = oracle.action(s)
-            advantage = oracle.advantage or (lambda s, a: jnp.full((), jnp.nan))
+            advantage = oracle.advantage or (lambda s, a: jnp.zeros(()))
             return {
                 "value": oracle.value(s),
                 "action": best,
@@ -202,7 +202,7 @@ def _interface(probe: Probe) -> list[str]:
             found.append(f"expected {name} of shape (), bool, got {jnp.asarray(flag).dtype}")
     if "final_observation" not in info:
         found.append('expected info["final_observation"]')
-    again = env.step(key, state, action, params)
+    again = env.step(jax.random.clone(key), state, action, params)
     if not _same(out, again):
         found.append("the same key gives another step")
     if not _close(probe.states[1][0], after):
@@ -272,7 +272,8 @@ def _bellman_equation(probe: Probe) -> list[str]:
     @jax.jit
     def moments(a):
         over_keys = jax.vmap(residual, (0, None, None, None))
-        x = jax.vmap(over_keys, (None, 0, 0, 0))(keys, state, obs, a)
+        again = jax.random.clone(keys)  # for both kinds of actions
+        x = jax.vmap(over_keys, (None, 0, 0, 0))(again, state, obs, a)
         return x.mean(axis=1), x.std(axis=1)
 
     value = at["value"]

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cojax import envs, inputs
+from cojax import envs, inputs, streams
 from cojax.inputs import InputError
 
 
@@ -207,10 +207,11 @@ class Batch:
 
 @jax.jit
 def _keys(seeds: jax.Array) -> jax.Array:
-    return jax.vmap(lambda seed: jax.random.key(seed, impl="threefry2x32"))(seeds)
+    return jax.vmap(streams.seed_key)(seeds)
 
 
 @partial(jax.jit, static_argnums=(0, 1))
+@streams.pinned()
 def _reset(env: Any, stacked: bool, params: Any, keys: jax.Array) -> tuple:
     keys, now = _split(keys)
     obs, state = jax.vmap(env.reset, (0, 0 if stacked else None))(now, params)
@@ -218,6 +219,7 @@ def _reset(env: Any, stacked: bool, params: Any, keys: jax.Array) -> tuple:
 
 
 @partial(jax.jit, static_argnums=(0, 1))
+@streams.pinned()
 def _step(env: Any, stacked: bool, params: Any, now: tuple, actions: Any, hold: Any) -> tuple:
     keys, draws = _split(now[0])
     step = jax.vmap(env.step, (0, 0, 0, 0 if stacked else None))
@@ -227,16 +229,12 @@ def _step(env: Any, stacked: bool, params: Any, now: tuple, actions: Any, hold: 
     )
     after = (keys, state, obs)
     if hold is not None:
-        after = jax.tree.map(partial(_where, hold), now, after)
-        final = _where(hold, now[2], final)
+        after = jax.tree.map(partial(streams.choose, hold), now, after)
+        final = streams.choose(hold, now[2], final)
         reward = jnp.where(hold, 0.0, reward)
         terminated, truncated = terminated & ~hold, truncated & ~hold
     flags = [x[:, None].astype(jnp.float32) for x in (reward, terminated, truncated)]
     return *after, jnp.concatenate([after[2], final, *flags], axis=1)
-
-
-def _where(mask: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
-    return jnp.where(mask.reshape(mask.shape + (1,) * (x.ndim - 1)), x, y)
 
 
 def _split(keys: jax.Array) -> tuple[jax.Array, jax.Array]:

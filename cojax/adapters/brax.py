@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from cojax import streams
 from cojax.adapters.batch import box, missing, resolve
 
 try:
@@ -39,6 +40,7 @@ class Env(base.Env):
         self._scale = jnp.asarray(box(self._env.action_space(self.params))[1])
         self._obs_size = int(self._env.observation_space(self.params).shape[0])
 
+    @streams.pinned()
     def reset(self, rng: jax.Array) -> base.State:
         """Draw s_0."""
         rng, key = jax.random.split(rng)
@@ -46,6 +48,7 @@ class Env(base.Env):
         zero = jnp.zeros((), obs.dtype)
         return base.State(state, obs, zero, zero, {}, {"rng": rng})
 
+    @streams.pinned()
     def step(self, state: base.State, action: jax.Array) -> base.State:
         """One transition under an action in [-1, 1]^m."""
         rng, key = jax.random.split(state.info["rng"])

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnax.environments import spaces
 
+from cojax import streams
 from cojax.adapters.batch import box, resolve
 from cojax.inputs import InputError
 
@@ -59,6 +60,7 @@ class FiveValues:
         return self  # immutable, and static to whoever compiles with it
 
     @partial(jax.jit, static_argnums=0)
+    @streams.pinned()
     def step(self, key, state, action, params=None):
         """obs (d,), state, reward (), done (), info; a fresh episode where one ended."""
         params = self.default_params if params is None else params
@@ -68,6 +70,7 @@ class FiveValues:
         return obs, state, reward, terminated | truncated, info
 
     @partial(jax.jit, static_argnums=0)
+    @streams.pinned()
     def reset(self, key, params=None):
         """Draw s_0: observation (d,) and state."""
         return self.env.reset(key, self.default_params if params is None else params)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import jax
@@ -11,9 +12,19 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from cojax import precision, streams
 from cojax.inputs import InputError, nearest
 
 INF = float("inf")
+
+
+@contextmanager
+def learning() -> Iterator[None]:
+    """The scope, or decorator, that learners work in, whatever is set outside: float32 and int32,
+    and draws of the form that streams have. So one key trains one policy under every setting.
+    """
+    with precision.x32(), streams.pinned():
+        yield
 
 
 def leaf(default: float | None, low: float = -INF, high: float = INF) -> Any:
@@ -109,7 +120,10 @@ class Episodes(struct.PyTreeNode):
 
 
 def strong(tree: Any) -> Any:
-    """Return the tree with weak types made strong, so that equal shapes share a compilation."""
+    """Return the tree with weak types made strong, so that equal shapes share a compilation.
+
+    Within :func:`learning` leaves of 64 bits, of a system in double precision, are cut to 32.
+    """
 
     def convert(x):
         if not isinstance(x, jax.Array):
@@ -122,7 +136,7 @@ def strong(tree: Any) -> Any:
             return jnp.asarray(x)
         if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
             return x
-        return jax.lax.convert_element_type(x, x.dtype)
+        return jax.lax.convert_element_type(x, jax.dtypes.canonicalize_dtype(x.dtype))
 
     return jax.tree.map(convert, tree)
 
@@ -170,7 +184,7 @@ def random_phase(key: jax.Array, env_state: Any, env_params: Any) -> Any:
     indices = jnp.arange(env_state.time.shape[0])
     keys = jax.vmap(lambda i: jax.random.fold_in(jax.random.fold_in(key, i), 1))(indices)
     limit = env_params.max_steps_in_episode
-    time = jax.vmap(lambda k: jax.random.randint(k, (), 0, limit))(keys)
+    time = jax.vmap(lambda k: jax.random.randint(k, (), 0, limit, jnp.int32))(keys)
     return env_state.replace(time=time.astype(env_state.time.dtype))
 
 

@@ -104,6 +104,7 @@ class Agent:
     gradients: Callable[[Any, Any, jax.Array, int], Any] = dataclasses.field(repr=False)
 
 
+@algorithm.learning()
 def agent(run: Any, **index: int) -> Agent:
     """One member of a run, e.g. ``agent(run, fixture=0, seed=3)``; an axis of length 1 may be left
     out.
@@ -200,6 +201,7 @@ def _q_function(state: Any, policy: Policy, h: Any, smallest: bool) -> Critic:
 # --- gradients -----------------------------------------------------------------------------------
 
 
+@algorithm.learning()
 def _on_policy_gradients(
     loss: Callable[..., Any], state: Any, h: Any, env: Any, env_params: Any, key: Any, num: int
 ) -> Any:
@@ -224,6 +226,7 @@ def _on_policy_program(loss, env, num, state, env_params, h, key):
     return jax.lax.scan(one, state, jax.random.split(key, num))[1]
 
 
+@algorithm.learning()
 def _off_policy_gradients(
     rule: Any, state: Any, h: Any, env: Any, env_params: Any, key: Any, num: int
 ) -> Any:

@@ -12,6 +12,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from cojax.linalg import lift
+
 LOG_2PI = math.log(2.0 * math.pi)
 
 
@@ -36,11 +38,13 @@ class ActionBox(NamedTuple):
     def to_action(self, u: jax.Array) -> jax.Array:
         """a = centre + half_range · u, unclipped; shapes (..., m)."""
         finite = jnp.isfinite(self.low) & jnp.isfinite(self.high)
-        return jnp.where(finite, 0.5 * (self.high + self.low), 0.0) + self.half_range() * u
+        centre = jnp.where(finite, 0.5 * (self.high + self.low), 0.0)
+        return lift(centre, u) + lift(self.half_range(), u) * u
 
     def clip(self, action: jax.Array) -> jax.Array:
         """Nearest action inside the box, per dimension; what is not finite stays as it is."""
-        return jnp.where(jnp.isfinite(action), jnp.clip(action, self.low, self.high), action)
+        low, high = lift(self.low, action), lift(self.high, action)
+        return jnp.where(jnp.isfinite(action), jnp.clip(action, low, high), action)
 
 
 def gaussian_log_prob(u: jax.Array, mean: jax.Array, log_std: jax.Array) -> jax.Array:
@@ -48,6 +52,7 @@ def gaussian_log_prob(u: jax.Array, mean: jax.Array, log_std: jax.Array) -> jax.
 
     Shapes: u and mean (..., m), log_std broadcastable to them; the result (...).
     """
+    log_std = lift(log_std, u)
     z = (u - mean) * jnp.exp(-log_std)
     return -jnp.sum(0.5 * z**2 + log_std + 0.5 * LOG_2PI, axis=-1)
 
@@ -73,5 +78,5 @@ def tanh_gaussian_log_prob(
     Haarnoja et al. (2018, arXiv:1812.05905, appendix C) means what it says there.
     Shapes: x and mean (..., m), half_range (m,); the result (...).
     """
-    volume = log_tanh_slope(x) + jnp.log(half_range)
+    volume = log_tanh_slope(x) + lift(jnp.log(half_range), x)
     return gaussian_log_prob(x, mean, log_std) - jnp.sum(volume, axis=-1)

@@ -14,8 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from cojax.agents import checkpoint
+from cojax.agents.algorithm import learning
 from cojax.agents.layout import Layout
-from cojax.agents.population import Population, advance, each, extract, gather, initialize
+from cojax.agents.population import Population, advance, averages, each, extract, gather, initialize
 from cojax.agents.run import Best, Run, numbers
 from cojax.policy import Policy
 
@@ -85,7 +86,7 @@ class Members:
         self.states[0], *record = jax.block_until_ready(
             call(self.states[0], jnp.int32(0), *self.arguments[0][:2])
         )
-        return gather(self.p, [jax.device_get(record)] * len(self.states), np.stack)
+        return self._record([record] * len(self.states), 0)
 
     def advance(self, evaluate: Callable | None, num_updates: int) -> Any:
         """Do updates; return the record of the interval on the host: [metrics, curve]."""
@@ -94,7 +95,12 @@ class Members:
         for i, (env_params, h, _) in enumerate(self.arguments):
             self.states[i], *record = call(self.states[i], jnp.int32(num_updates), env_params, h)
             records.append(record)
-        return gather(self.p, jax.device_get(records), np.stack)
+        return self._record(records, num_updates)
+
+    def _record(self, records: list[Any], num_updates: int) -> Any:
+        """[metrics, curve] of all members, of what each call gave."""
+        sums, curve = gather(self.p, jax.device_get(records), np.stack)
+        return [averages(sums, num_updates), curve]
 
     def policies(self) -> Any:
         """Parameters of the policies as they are now, leaves (*axes, ...)."""
@@ -106,6 +112,7 @@ class Members:
         return gather(p, found, jnp.stack)
 
 
+@learning()
 def run(
     p: Population,
     plan: Plan,

@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from cojax.agents.algorithm import learning
 from cojax.agents.population import Population, advance, initialize, state_axes
 from cojax.inputs import InputError
 
@@ -62,6 +63,7 @@ def tree_bytes(tree: Any) -> int:
     return sum(int(np.prod(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree))
 
 
+@learning()
 def state_shapes(population: Population) -> Any:
     """Shapes and types of what one call of the program carries along."""
     p = population
@@ -69,6 +71,7 @@ def state_shapes(population: Population) -> Any:
     return jax.eval_shape(partial(initialize, p.spec, p.env, p.axes), *p.arguments(index))
 
 
+@learning()
 def estimate(population: Population, evaluate: Callable | None) -> int:
     """Peak bytes of training a population, from the compiled program, which training reuses."""
     p = population

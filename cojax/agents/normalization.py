@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from cojax.linalg import lift
+
 EPSILON = 1e-8
 
 
@@ -49,7 +51,7 @@ class Moments(struct.PyTreeNode):
 
     def normalize(self, x: jax.Array, clip: jax.Array | float) -> jax.Array:
         """(x - mean)/std, clipped to ±clip; x of shape (..., d)."""
-        return jnp.clip((x - self.mean) / self.std(), -clip, clip)
+        return jnp.clip((x - lift(self.mean, x)) / lift(self.std(), x), -clip, clip)
 
     def winsorize(self, x: jax.Array, clip: jax.Array | float) -> jax.Array:
         """x with every dimension moved inside mean ± clip·std.
@@ -57,8 +59,9 @@ class Moments(struct.PyTreeNode):
         Merging winsorised samples lets one runaway state move the statistics by a bounded factor
         per update instead of by its square. A NaN becomes the mean.
         """
-        x = jnp.clip(x, self.mean - clip * self.std(), self.mean + clip * self.std())
-        return jnp.where(jnp.isnan(x), self.mean, x)
+        mean, reach = lift(self.mean, x), lift(clip * self.std(), x)
+        x = jnp.clip(x, mean - reach, mean + reach)
+        return jnp.where(jnp.isnan(x), mean, x)
 
 
 class RewardScale(struct.PyTreeNode):

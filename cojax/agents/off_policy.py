@@ -24,6 +24,7 @@ from cojax.agents.optimization import descend, global_norm, optimizer, pack, pol
 from cojax.agents.policies import ActorPolicy, actor_params
 from cojax.agents.replay import Sample
 from cojax.inputs import InputError
+from cojax.linalg import lift
 
 
 class Networks(NamedTuple):
@@ -50,7 +51,7 @@ class Networks(NamedTuple):
     ) -> jax.Array:
         """Q_i(s, u) of the first ``num`` critics, or of all, shape (num_critics, ...)."""
         if self.actions is not None:
-            u = (u - self.actions.mean) / self.actions.std()
+            u = (u - lift(self.actions.mean, u)) / lift(self.actions.std(), u)
         x = jnp.concatenate([obs, u], axis=-1)
         trees = self.critic_trees(critics)[:num]
         return jnp.stack([forward(self.critic, c, x)[..., 0] for c in trees])
@@ -214,6 +215,8 @@ def collect(
     def step(carry, inputs):
         env_state, obs, episodes, sums = carry
         uniform_u, noise_key, keys = inputs
+        # vmap hides from jax_debug_key_reuse that they are new
+        noise_key, keys = jax.random.clone(noise_key), jax.random.clone(keys)
         z = normalize(state, obs, h)
         u = rule.explore(nets, state.learner.params["actor"], z, noise_key, h)
         u = jnp.where(warm, h.warmup_scale * uniform_u, u)
@@ -282,7 +285,7 @@ def critic_step(
     def loss(critics):
         q = nets.q_values(critics, batch.obs, batch.u)
         weight = 1.0 / (1.0 + (h.relative_error * jax.lax.stop_gradient(q)) ** 2)
-        return jnp.sum(jnp.mean(weight * (q - y) ** 2, axis=-1)), jnp.mean(q)
+        return jnp.sum(jnp.mean(weight * (q - y[None]) ** 2, axis=-1)), jnp.mean(q)
 
     critics = learner.params["critics"]
     (value, q), grads = jax.value_and_grad(loss, has_aux=True)(critics)

@@ -22,6 +22,7 @@ from cojax.agents.normalization import Moments, RewardScale, TargetScale
 from cojax.agents.optimization import descend, global_norm, optimizer, pack, polyak
 from cojax.agents.policies import ActorPolicy, actor_params
 from cojax.inputs import InputError
+from cojax.linalg import lift
 
 
 class OnPolicyState(struct.PyTreeNode):
@@ -155,8 +156,9 @@ def collect(
     def step(carry, inputs):
         env_state, obs, episodes, sums = carry
         xi, keys = inputs
+        keys = jax.random.clone(keys)  # vmap hides from jax_debug_key_reuse that they are new
         mean = forward(actor, state.params["actor"], normalize(state, obs, h))
-        u = mean + jnp.exp(log_std) * xi
+        u = mean + lift(jnp.exp(log_std), xi) * xi
         action = box.clip(box.to_action(u))
         next_obs, env_state, reward, terminated, truncated, info = step_env(
             keys, env_state, action, env_params
@@ -289,7 +291,7 @@ def optimize(
         return (params, opt_state, factor), metrics
 
     def epoch(carry, epoch_key):
-        order = permutation(epoch_key, size)
+        order = permutation(jax.random.clone(epoch_key), size)
         shuffled = jax.tree.map(
             lambda x: x[order].reshape(h.num_minibatches, -1, *x.shape[1:]), batch
         )

@@ -33,7 +33,8 @@ def descend(
     opt: optax.GradientTransformation, params: Any, grads: Any, opt_state: Any, rate: Any
 ) -> tuple[Any, Any]:
     """θ ← θ - rate · direction; returns parameters and optimiser state."""
-    direction, opt_state = opt.update(grads, opt_state)
+    with jax.numpy_dtype_promotion("standard"):  # optax counts on it
+        direction, opt_state = opt.update(grads, opt_state)
     return jax.tree.map(lambda p, d: p - rate * d, params, direction), opt_state
 
 

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from cojax import streams
 from cojax.agents import algorithm as algorithms
 from cojax.agents.algorithm import Algorithm, Clock
 from cojax.agents.layout import Layout
@@ -63,6 +64,7 @@ class Population:
             raise InputError(f"batching: expected auto, vmap or loop, got {batching!r}")
         if not jnp.issubdtype(jnp.asarray(key).dtype, jax.dtypes.prng_key) or key.ndim:
             raise InputError("key: expected one typed key, jax.random.key(seed)")
+        streams.require_threefry(key)
         if num_seeds is not None and num_seeds < 1:
             raise InputError(f"num_seeds: expected at least 1 or None, got {num_seeds}")
         sizes = {}
@@ -74,7 +76,7 @@ class Population:
         if settings is not None:
             sizes["hyperparameters"] = settings
         spec.check(h)
-        keys = key
+        keys = jax.random.clone(key)  # a name for this run, which may be trained again
         if num_seeds is not None:
             keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(num_seeds))
             sizes["seed"] = num_seeds
@@ -128,6 +130,7 @@ class Population:
     def _take(self, index: tuple[Any, ...]) -> tuple[Any, Any, jax.Array]:
         """(env_params, h, keys) at an index or a slice for each axis."""
         at = dict(zip(self.sizes, index, strict=True))
+        keys = jax.random.clone(self.keys)  # a member is taken more than once
 
         def take(label, tree):
             label = "member" if "member" in at else label
@@ -136,7 +139,7 @@ class Population:
         return (
             take("fixture", self.env_params),
             take("hyperparameters", self.h),
-            take("seed", self.keys),
+            take("seed", keys),
         )
 
 
@@ -211,7 +214,8 @@ def advance(
 ):
     """Do ``num_updates`` updates (traced: one compilation for any number), then evaluate.
 
-    Metrics are summed inside the loop: nothing is stacked over updates. The state is donated.
+    Returns the state, which is donated; sums over the updates, for :func:`averages`; and what
+    ``evaluate`` gave. They are summed inside the loop: nothing is stacked over updates.
     """
 
     def member(state, env_params, h):
@@ -223,16 +227,13 @@ def advance(
         shapes = jax.eval_shape(partial(spec.update, env), state, env_params, h)[1]
         zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
         state, sums = jax.lax.fori_loop(0, num_updates, body, (state, zeros))
-        metrics = {
-            name: x / (sums["episodes"] if name in PER_EPISODE else num_updates)
-            for name, x in sums.items()
-        } | {"episodes": sums["episodes"], "failed": state.failed}
+        sums |= {"failed": state.failed}
         curve = None
         if evaluate is not None:
             learned = spec.policy_params(env, state, env_params, h)
             policy = Policy(learned, spec.policy_apply(env, env_params, h), spec.name)
-            curve = evaluate(policy, env_params, jax.random.key(0))
-        return state, metrics, curve
+            curve = evaluate(policy, env_params, streams.root_key(0))
+        return state, sums, curve
 
     clock = state_axes(state, axes)
 
@@ -240,6 +241,19 @@ def advance(
         return (clock, *argument_axes(label)[:2])
 
     return over_axes(member, axes, in_axes, (clock, 0, 0))(state, env_params, h)
+
+
+def averages(sums: dict[str, np.ndarray], num_updates: int) -> dict[str, np.ndarray]:
+    """Metrics of ``num_updates`` updates by their sums, as :func:`advance` gives them.
+
+    On the host: 0/0, of no update or no episode, is no fault for ``jax_debug_nans`` to stop at.
+    """
+    by = {"failed": None, "episodes": None, **dict.fromkeys(PER_EPISODE, sums["episodes"])}
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return {
+            name: x if (n := by.get(name, np.float32(num_updates))) is None else x / n
+            for name, x in sums.items()
+        }
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))

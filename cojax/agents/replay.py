@@ -62,4 +62,4 @@ def sample(
     ``blocks`` blocks of ``block`` rows have been written so far; at least one.
     """
     filled = jnp.minimum(blocks, buffer.shape[0] // block) * block
-    return buffer[jax.random.randint(key, shape, 0, filled)]
+    return buffer[jax.random.randint(key, shape, 0, filled, jnp.int32)]

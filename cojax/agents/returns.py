@@ -37,7 +37,7 @@ def generalized_advantages(
         A_t, shape (T, ...).
     """
     delta = rewards + gamma * jnp.where(terminated, 0.0, final_values) - values
-    decay = gamma * gae_lambda * (1.0 - (terminated | truncated))
+    decay = gamma * gae_lambda * (1.0 - (terminated | truncated).astype(rewards.dtype))
 
     def backward(advantage, step):
         delta_t, decay_t = step

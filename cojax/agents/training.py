@@ -59,7 +59,7 @@ def train(
     Args:
         algorithm: one of ``ALGORITHMS``.
         params: environment parameters; a stacked batch (leading axis on every leaf) is an axis.
-        key: typed key, ``jax.random.key(seed)``.
+        key: typed key, ``jax.random.key(seed)``, of the threefry generator.
         env: a gymnax environment with a Box action space; None for cojax's own.
         hyperparameters: None, a mapping, an instance, or a sequence of those (an axis).
         num_seeds: length of the seed axis; None for a single run without one.
@@ -139,6 +139,7 @@ class Job:
     compile_seconds: float
     checkpoint_dir: Path | None
 
+    @algorithms.learning()
     def run(self, progress: Progress | None = None, checkpoint_seconds: float = 0.0) -> Run:
         """Train, telling ``progress`` of each interval as ``train`` does.
 
@@ -177,6 +178,7 @@ class Job:
         return told
 
 
+@algorithms.learning()
 def prepare(
     algorithm: str,
     params: Any,

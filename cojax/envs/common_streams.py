@@ -81,6 +81,7 @@ class CommonStreams(environment.Environment):
 
 
 @partial(jax.jit, static_argnames=("wrapper",))
+@streams.pinned()
 def _reset(wrapper: CommonStreams, key: jax.Array, params: Any) -> tuple:
     first = streams.initial_key(streams.episode_key(key, 0))
     obs, inner = wrapper.env.reset_env(first, params)
@@ -90,6 +91,7 @@ def _reset(wrapper: CommonStreams, key: jax.Array, params: Any) -> tuple:
 
 
 @partial(jax.jit, static_argnames=("wrapper",))
+@streams.pinned()
 def _step(wrapper: CommonStreams, state: StreamState, action: Any, params: Any) -> tuple:
     now = streams.episode_key(state.stream, state.episode)
     following = streams.episode_key(state.stream, state.episode + 1)

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from flax import struct
 from gymnax.environments import environment, spaces
 
+from cojax import streams
 from cojax import system as systems
 from cojax.initial import InitialLaw
 from cojax.system import System
@@ -206,11 +207,13 @@ class ConverseEnv(environment.Environment[EnvState, EnvParams]):
 
 
 @partial(jax.jit, static_argnames=("env",))
+@streams.pinned()
 def _reset(env: Any, key: jax.Array, params: Any) -> tuple[jax.Array, Any]:
     return env.reset_env(key, params)
 
 
 @partial(jax.jit, static_argnames=("env",))
+@streams.pinned()
 def _step(env: Any, key: jax.Array, state: Any, action: jax.Array, params: Any) -> tuple:
     key_step, key_reset = jax.random.split(key)
     return autoreset(env, key_step, key_reset, state, action, params)

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cojax import inputs, linalg
+from cojax import inputs, linalg, streams
 from cojax.envs.environment import TERMINAL_VALUES, ConverseEnv, EnvParams
 from cojax.families import FAMILIES
 from cojax.initial import InitialLaw
@@ -97,13 +97,14 @@ def _padded(system: System) -> System:
 
 
 @jax.jit
+@streams.pinned()
 def scales(system: System, law: InitialLaw) -> tuple[jax.Array, jax.Array]:
     """Over 1,024 fixed draws of s_0: rms of sqrt(V* - b), sqrt(b) or 1 where that is less or 0, and
     the largest |a*_i| in them and in 16 of them over the next 64 steps under π*: where s_0 is
     fixed, a* can be 0 there.
     """
-    keys = jax.random.split(jax.random.key(0, impl="threefry2x32"), 1024)
-    s = jax.vmap(law.sample)(keys)
+    keys = jax.random.split(streams.root_key(0), 1024 + 64)
+    s = jax.vmap(law.sample)(keys[:1024])
     excess = jax.vmap(system.value)(s) - system.offset
     actions = jax.vmap(lambda x: system.optimum(x).action)(s)
 
@@ -112,7 +113,7 @@ def scales(system: System, law: InitialLaw) -> tuple[jax.Array, jax.Array]:
         noise = jax.vmap(system.sample_noise)(x, jax.random.split(key, x.shape[0]))
         return optimum.next_mean + noise, jnp.abs(optimum.action).max()
 
-    _, largest = jax.lax.scan(follow, s[:16], keys[:64])
+    _, largest = jax.lax.scan(follow, s[:16], keys[1024:])
     largest = jnp.maximum(jnp.abs(actions).max(), largest.max())
     square = jnp.maximum(jnp.mean(excess), system.offset)
     return jnp.sqrt(jnp.where(square == 0.0, 1.0, square)), largest

@@ -31,6 +31,7 @@ class TrialGaps:
     num_steps: int = 512
     root: int = 2
 
+    @streams.pinned()
     def __call__(self, policy: Policy, params: EnvParams, key: jax.Array) -> jax.Array:
         """The gaps of one policy on one system; ``key`` is not used, the streams are fixed."""
         del key

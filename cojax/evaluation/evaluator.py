@@ -12,6 +12,7 @@ Source: paper, Section VII, and the performance-difference identity (Kakade and 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -42,6 +43,7 @@ CHUNK = 128  # trials side by side, whatever their number: trial i is the same n
 MAX_COMPONENTS = 2**24  # of state in flight; about 1 GB in float32 with what a step needs
 
 
+@streams.pinned()
 def evaluate(
     policies: Any,
     params: Any,
@@ -143,20 +145,22 @@ def _run_group(
     if num_steps is not None:
         horizons = jnp.full_like(horizons, num_steps)
     pieces, on_host, initial = [], [], []
+    again = partial(jax.tree.map, jax.random.clone)  # every program draws the same trials
     for first in range(0, num_trials, chunk):
         # the last chunk is filled up and cut, so that it is the same program
         keys = trial_keys(key, jnp.asarray(first), chunk)
         s0 = None if starts is None else starts[(first + np.arange(chunk)) % len(starts)]
-        rest = (keys, s0, horizons, jnp.asarray(target, jnp.float32), controls)
-        piece = run(groups, batch, group_params, *rest)
+        rest = (s0, horizons, jnp.asarray(target, jnp.float32), controls)
+        piece = run(groups, batch, group_params, again(keys), *rest)
         pieces.append(jax.tree.map(np.asarray, piece))
         if controls:
-            initial.append(np.asarray(_first_states(batch, keys.initial, s0), np.float64))
+            initial.append(np.asarray(_first_states(batch, again(keys).initial, s0), np.float64))
         if players.hosts:
             few = min(chunk, num_trials - first)  # a call of a host policy may be dear
             starts_here = None if s0 is None else s0[:few]
-            keys = Keys(keys.initial[:few], keys.roots[:, :few])
-            piece = run_on_host(players.hosts, batch, keys, starts_here, *rest[2:])
+            own = again(keys)
+            own = Keys(own.initial[:few], own.roots[:, :few])
+            piece = run_on_host(players.hosts, batch, own, starts_here, *rest[1:])
             on_host.append(jax.tree.map(np.asarray, piece))
     raw = {name: array[..., :num_trials] for name, array in _joined(pieces).items()}
     if on_host:

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from cojax import streams
 from cojax.envs import EnvParams, unstack
 from cojax.evaluation.host import HostPolicy, host_policy, is_host, refuse_memory
 from cojax.evaluation.references import ORACLE, Reference, parse_policy
@@ -207,7 +208,7 @@ def check_action(name: str, act: Any, sees_optimum: bool, params: Any, env_param
     d, m, dtype = system.state_dim, system.action_dim, system.gamma.dtype
     obs: Any = jax.ShapeDtypeStruct((d,), dtype)
     action: Any = jax.ShapeDtypeStruct((m,), dtype)
-    key = jax.eval_shape(lambda: jax.random.key(0, impl="threefry2x32"))
+    key = jax.eval_shape(lambda: streams.root_key(0))
     seen = (Optimum(obs, action, obs), obs) if sees_optimum else (obs,)
     try:
         found: Any = jax.eval_shape(act, params, *seen, key)

@@ -160,7 +160,7 @@ def _finish(
         "sums": state.sums,
         "optimal_value": value0,
         "final_value": _lanes(params.system.value)(state.s),
-        "final_discount": _discount(params.system.gamma, horizon),
+        "final_discount": discount(params.system.gamma, horizon),
         "status": state.status,
         "time_to_target": jnp.minimum(state.entered, horizon),
         "reached": state.entered <= horizon,
@@ -182,7 +182,7 @@ def _step(groups, params, group_params, roots, horizon, reach, k, state: State) 
 def _advance(params, noise_keys, horizon, reach, k, state: State, a: jax.Array) -> State:
     """Step k under actions a, (M, N, m)."""
     system, s, optimum = params.system, state.s, state.optimum
-    limit = params.action_limit
+    limit = params.action_limit[None, None]
     saturated = jnp.mean((jnp.abs(a) >= SATURATED * limit).astype(s.dtype), axis=-1)
     a = params.clip(a)
 
@@ -199,7 +199,7 @@ def _advance(params, noise_keys, horizon, reach, k, state: State, a: jax.Array) 
     finite = jnp.isfinite(a).all(axis=-1) & jnp.isfinite(excess)
     inside = finite & (excess <= params.divergence_radius**2)
     stopped = jnp.where(inside, ALIVE, jnp.where(finite, DIVERGED, NONFINITE))
-    weight = _discount(system.gamma, k)
+    weight = discount(system.gamma, k)
     regret = cost - cost_of_optimum
     one = jnp.ones_like(cost)
     discounted = weight * jnp.stack([cost, advantage, regret])
@@ -211,7 +211,7 @@ def _advance(params, noise_keys, horizon, reach, k, state: State, a: jax.Array) 
         variates = weight * system.gamma * jnp.moveaxis(variates, -1, 0)
         terms = jnp.concatenate([terms, variates])
     s = jnp.where((running & inside)[..., None], following, s)
-    entered = running & inside & (excess <= reach) & (state.entered > horizon)
+    entered = running & inside & (excess <= reach[None]) & (state.entered > horizon)
     return State(
         s=s,
         optimum=_lanes(system.optimum)(s),
@@ -288,7 +288,8 @@ def _act(groups, group_params, optimum: Optimum, s: jax.Array, keys: jax.Array) 
             seen = (s[lanes],)
         over_trials = jax.vmap(group.act, in_axes=(None, *(0 for _ in seen), 0))
         over_members = jax.vmap(over_trials, in_axes=(0, *(0 for _ in seen), None))
-        actions.append(over_members(params, *seen, keys).astype(s.dtype))
+        shared = jax.random.clone(keys)  # the same for every group, and meant to be
+        actions.append(over_members(params, *seen, shared).astype(s.dtype))
     return jnp.concatenate(actions)
 
 
@@ -298,11 +299,11 @@ def _lanes(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _fold_in(step: jax.Array, root: jax.Array) -> jax.Array:
-    return jax.random.fold_in(root, step)
+    return jax.random.fold_in(root, jnp.asarray(step, jnp.int32))  # -1 too, and without jit
 
 
-def _discount(gamma: jax.Array, k: jax.Array) -> jax.Array:
+def discount(gamma: jax.Array, k: jax.Array) -> jax.Array:
     """γᵏ by exp(k log γ): its relative error stays at k |log γ| roundings, where a running
     product would gather k.
     """
-    return jnp.exp(k * jnp.log(gamma))
+    return jnp.exp(jnp.asarray(k, gamma.dtype) * jnp.log(gamma))

@@ -30,6 +30,7 @@ from cojax.envs import ConverseEnv, EnvParams
 from cojax.evaluation import trials
 from cojax.evaluation.members import check_action
 from cojax.evaluation.references import Reference, parse_policy
+from cojax.evaluation.rollout import discount
 from cojax.evaluation.subjects import gather_subjects, scope
 from cojax.inputs import InputError
 from cojax.policy import Policy
@@ -76,6 +77,7 @@ class Truth:
     visits: dict[str, np.ndarray] = dataclasses.field(repr=False)
 
 
+@streams.pinned()
 def truth(
     subject: Agent | Policy | Reference | str,
     params: Any,
@@ -193,11 +195,12 @@ def _program(static, policy_params, critic_params, params, keys):
             a = act(policy_params, *seen, jax.random.fold_in(begun.policy, k)).astype(s.dtype)
             a = params.clip(a)
             finite = alive & jnp.isfinite(a).all()
+            a = jnp.where(finite, a, 0.0)
             row = {
                 "value": system.value(s),
                 "advantage": system.excess_cost(s, a - optimum.action),
                 "needed": system.excess_cost(s, optimum.action),
-                "weight": jnp.where(finite, jnp.exp(k * jnp.log(system.gamma)), 0.0),
+                "weight": jnp.where(finite, discount(system.gamma, k), 0.0),
             }
             if kind == "V":
                 row["v_hat"] = -critic(critic_params, s)
@@ -235,6 +238,7 @@ def _gradient(
     }
 
 
+@streams.pinned()
 def exact_gradients(agent: Agent, params: EnvParams, num_steps: int, keys: jax.Array) -> np.ndarray:
     """∇θ Σ_{k<T} γᵏ A*(s_k, π_θ(s_k)) of each trial at the agent's actor, (N, parameters).
 
@@ -261,7 +265,7 @@ def _trial_gradients(apply, num_steps, policy_params, actor, params, keys):
             a = params.clip(a)
             advantage = system.excess_cost(s, a - optimum.action)
             following, _ = trials.follow(params, begun, k, s, a, optimum)
-            return following, jnp.exp(k * jnp.log(system.gamma)) * advantage
+            return following, discount(system.gamma, k) * advantage
 
         return jnp.sum(lax.scan(step, begun.s0, jnp.arange(num_steps))[1])
 

@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import jax
 import numpy as np
 
-from cojax import inputs
+from cojax import inputs, streams
 from cojax.agents import prepare, save_policy
 from cojax.agents.memory import size_text
 from cojax.agents.run import Run
@@ -163,7 +162,7 @@ def arguments(
     horizon = max(int(params.max_steps_in_episode) for params in systems)
     return {
         "params": stack(list(systems)),
-        "key": jax.random.key(config.seed, impl="threefry2x32"),
+        "key": streams.seed_key(config.seed),
         "num_seeds": config.num_seeds,
         "total_timesteps": total_timesteps,
         "evaluate": RelativeGap(config.curve.num_trials, horizon, config.curve.root),

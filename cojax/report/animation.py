@@ -101,6 +101,7 @@ def suffix(path: str | Path) -> str:
     return found
 
 
+@streams.pinned()
 def animate(
     fixture_or_params: Any,
     policy: Any = "oracle",

@@ -11,7 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from cojax import streams
 from cojax.agents import intervals
+from cojax.agents.algorithm import learning
 from cojax.agents.layout import Layout
 from cojax.agents.population import Population
 from cojax.evaluation.during_training import RelativeGap, TrialGaps
@@ -58,6 +60,7 @@ def prepare(group: Group, chunk: Chunk, layout: Layout, length: int) -> Populati
     return group.population(members, layout)
 
 
+@learning()
 def run(
     group: Group,
     chunk: Chunk,
@@ -115,7 +118,7 @@ def measure(population: Population, policy: Policy, gaps: TrialGaps) -> jax.Arra
 @partial(jax.jit, static_argnums=(0, 1, 2))
 def _measure(apply: Any, gaps: TrialGaps, layout: Layout, params: Any, env_params: Any):
     def one(params: Any, env_params: Any) -> jax.Array:
-        found = gaps(Policy(params, apply), env_params, jax.random.key(0))
+        found = gaps(Policy(params, apply), env_params, streams.root_key(0))
         return jnp.where(jnp.isnan(found), jnp.inf, found)
 
     return layout.spread(one, (0, 0), 0)(params, env_params)

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from cojax import streams
 from cojax.agents import algorithm as algorithms
 from cojax.agents.algorithm import Algorithm
 from cojax.agents.intervals import Plan
@@ -98,6 +99,7 @@ class Group:
         """(place among the settings, place among the fixtures, seed) of members by number."""
         return np.unravel_index(members, self.shape)  # pyright: ignore[reportReturnType]
 
+    @algorithms.learning()
     def population(self, members: np.ndarray, layout: Layout) -> Population:
         """Some members, placed on their devices; the last one is repeated to fill the blocks."""
         short = -len(members) % layout.block
@@ -107,7 +109,7 @@ class Group:
         def take(tree, index):
             return jax.tree.map(lambda x: np.asarray(x)[index], tree)
 
-        key = jax.random.key(self.seed, impl="threefry2x32")
+        key = streams.seed_key(self.seed)
         keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.asarray(seed, jnp.uint32))
         env_params, h = take(self._systems, fixture), take(self.h, setting)
         env_params, h, keys = layout.place((env_params, h, keys))

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from cojax.agents import intervals, memory
+from cojax.agents.algorithm import learning
 from cojax.agents.layout import Layout
 from cojax.experiments.progress import Report
 from cojax.inputs import InputError
@@ -148,6 +149,7 @@ def _measured(group: Group, config: Sweep, using: list[Any], report: Report) -> 
     return max(rates, key=lambda width: rates[width])
 
 
+@learning()
 def throughput(group: Group, config: Sweep, layout: Layout) -> float:
     """Environment steps a second of a few updates, over the members of one block."""
     count = layout.block

@@ -8,6 +8,7 @@ import json
 import shutil
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from cojax import streams
 from cojax.agents import checkpoint
+from cojax.agents.algorithm import learning
 from cojax.agents.intervals import Members, Plan
 from cojax.agents.layout import Layout
 from cojax.agents.population import initialize
@@ -102,6 +105,7 @@ def studies(config: Sweep) -> list[Study]:
     ]
 
 
+@learning()
 def run_searches(config: Sweep, fixtures: Sequence[Fixture], state: Path) -> pd.DataFrame:
     """Run every study, or go on with it; one line for each trial, and a SQLite file beside."""
     import pandas as pd
@@ -324,11 +328,4 @@ class _Population:
 @jax.jit
 def _choose(mask: jax.Array, new: Any, old: Any) -> Any:
     """Leaves of ``new`` where the mask holds, (M,), else of ``old``."""
-
-    def choose(x, y):
-        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-            chosen = choose(jax.random.key_data(x), jax.random.key_data(y))
-            return jax.random.wrap_key_data(chosen, impl=jax.random.key_impl(x))
-        return jnp.where(mask.reshape(mask.shape + (1,) * (x.ndim - 1)), x, y)
-
-    return jax.tree.map(choose, new, old)
+    return jax.tree.map(partial(streams.choose, mask), new, old)

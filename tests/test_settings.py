@@ -1,0 +1,242 @@
+"""Settings of JAX that people switch on for their own code: no number changes, nothing stops.
+
+Tests marked ``flags`` run once more under JAX_ENABLE_X64, JAX_DEBUG_NANS and JAX_DEBUG_KEY_REUSE.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import cojax
+from cojax import precision, streams
+from cojax.adapters.batch import Batch
+from cojax.agents import algorithm, population, training
+from cojax.agents.population import Population
+from cojax.envs import CommonStreams, ConverseEnv
+from cojax.evaluation.during_training import RelativeGap
+from cojax.fixtures import batches, samples
+
+NAME = "arm-n2-p0.80-s7"
+GAPS = [0.40443545, 22.368981]  # of the zero and the random policy, relative, 4 × 8 steps
+ON_POLICY = {"num_envs": 2, "num_steps": 4, "hidden": (4,)}
+OFF_POLICY = ON_POLICY | {
+    "gradient_steps": 2, "batch_size": 8, "buffer_size": 64, "learning_starts": 16,
+}  # fmt: skip
+LEARNERS = {
+    "ppo": ON_POLICY | {"num_minibatches": 2, "update_epochs": 1},
+    "a2c": ON_POLICY,
+    "sac": OFF_POLICY,
+    "td3": OFF_POLICY,
+    "ddpg": OFF_POLICY,
+}
+NUMBERS = {  # what would change draws, or their precision
+    "jax_threefry_partitionable": False,
+    "jax_random_seed_offset": 7,
+    "jax_default_prng_impl": "rbg",
+    "jax_enable_custom_prng": True,
+    "jax_enable_x64": True,
+}
+SLIPS = {"jax_numpy_rank_promotion": "raise", "jax_numpy_dtype_promotion": "strict"}
+
+
+@contextlib.contextmanager
+def setting(name, value):
+    before = getattr(jax.config, name)
+    jax.config.update(name, value)
+    try:
+        yield
+    finally:
+        jax.config.update(name, before)
+
+
+def arm():
+    """Params in the precision of the moment."""
+    return cojax.load_fixture(NAME).make_params()
+
+
+def stepped(name="ConverseArm-v0"):
+    """Observations and rewards of three ways to step one environment, and its oracle."""
+    env, params = cojax.make(name)
+    zero = jnp.zeros(params.system.action_dim)
+    obs, state = env.reset(streams.root_key(3), params)
+    after, _, reward, *_ = env.step(streams.root_key(4), state, zero, params)
+    bare = env.step_env(streams.root_key(5), state, zero, params)[0]
+    common = CommonStreams(env)
+    keys = streams.stream_keys(0, 2)
+    first, states = jax.vmap(common.reset, (0, None))(keys, params)
+    second = jax.vmap(common.step, (None, 0, None, None))(keys[0], states, zero, params)[0]
+    optimum = cojax.oracle.action(params.system, obs), cojax.oracle.value(params.system, obs)
+    return [np.asarray(x) for x in (obs, after, reward, bare, first, second, *optimum)]
+
+
+def scores(*policies, steps=8, **options):
+    result = cojax.evaluate(list(policies), cojax.load_fixture(NAME), 4, num_steps=steps, **options)
+    return result.trials["relative_suboptimality"][0]
+
+
+def learned(name, **options):
+    """A run of a few updates of two seeds on the arm."""
+    options = {"total_timesteps": 32, "eval_every": 16, "num_seeds": 2} | options
+    key = streams.root_key(1)
+    return cojax.train(name, arm(), key, hyperparameters=LEARNERS[name], **options)
+
+
+# --- run again under settings from outside -------------------------------------------------------
+
+
+@pytest.mark.flags
+@pytest.mark.parametrize("name", ["ConverseArm-v0", "NVDEx-v0"])
+def test_environment(name):
+    assert all(np.isfinite(x).all() for x in stepped(name))
+
+
+@pytest.mark.flags
+def test_evaluation():
+    found = scores("zero", "random", "oracle", lambda obs: np.zeros(2), controls=True)
+    np.testing.assert_allclose(found[:2].mean(axis=1), GAPS, rtol=1e-4)
+    assert (found[2] == 0.0).all()
+    np.testing.assert_allclose(found[3], found[0], rtol=1e-5)
+
+
+@pytest.mark.flags
+def test_policies_that_fail():
+    """NaN and infinite actions are failures of a trial, not of the program."""
+    worst = {
+        "nan": lambda obs, key: jnp.full(2, jnp.nan) * obs[0],
+        "draws": lambda obs, key: 1e-3 * jax.random.normal(key, (2,), jnp.float32),
+    }
+    result = cojax.evaluate(worst, cojax.load_fixture(NAME), 4, num_steps=4)
+    assert result.trials["failed"][0].mean(axis=1).tolist() == [1.0, 0.0]
+
+
+@pytest.mark.flags
+@pytest.mark.parametrize("name", LEARNERS)
+def test_learner(name):
+    run = learned(name, evaluate=RelativeGap(2, 4))
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(run.policy.params)} == {"float32"}
+    assert np.isfinite(run.curves).all()
+    assert not run.failed.any()
+    assert np.isnan(run.metrics["episode_return"]).all()  # no episode ended
+    assert np.isfinite(scores(run.policy, steps=4)).all()
+    meters = cojax.evaluation.truth(run.agent(seed=1), arm(), num_trials=2, num_steps=4, batches=2)
+    assert meters.gradient is not None
+    assert np.isfinite(meters.gradient["cosine"])
+
+
+@pytest.mark.flags
+def test_gymnasium_stands_still_and_goes_on():
+    batch = Batch(ConverseEnv(), arm(), 2)
+    batch.reset(0)
+    out = batch.step(np.zeros((2, 2)), hold=np.array([True, False]))
+    assert (out.reward == 0.0).tolist() == [True, False]
+
+
+# --- settings that would change numbers ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_streams_are_the_same_under(name):
+    """Fingerprint, keys, starts and noise of environments, adapters, trials and the validator."""
+
+    def everything():
+        batch = Batch(ConverseEnv(), arm(), 2)
+        host = [batch.reset(5), batch.step(np.zeros((2, 2))).obs]
+        keys = [jax.random.key_data(streams.root_key(2**k + 5)) for k in (0, 31, 32)]
+        fixture = next(batches.batches([cojax.load_fixture(NAME)]))[1]
+        return [*stepped(), *host, *keys, *samples.draw(fixture), scores("zero", "random")]
+
+    fingerprint, before = streams.fingerprint(), everything()
+    with setting(name, NUMBERS[name]):
+        assert streams.fingerprint() == fingerprint
+        after = everything()
+    exact = name != "jax_enable_x64"
+    for x, y in zip(before, after, strict=True):
+        np.testing.assert_allclose(
+            x, y, **({"rtol": 0.0} if exact else {"rtol": 2e-5, "atol": 1e-6})
+        )
+
+
+@pytest.mark.parametrize("name", ["jax_threefry_partitionable", "jax_enable_x64"])
+@pytest.mark.parametrize("learner", ["ppo", "sac"])
+def test_training_is_the_same_under(name, learner, tmp_path):
+    """Also a run that is begun under the setting and ended without."""
+    before = learned(learner)
+    with setting(name, NUMBERS[name]):
+        after = learned(learner, checkpoint_dir=tmp_path)
+    tolerance = {"rtol": 0.0} if name != "jax_enable_x64" else {"rtol": 1e-4, "atol": 1e-6}
+    for x, y in zip(
+        *map(jax.tree.leaves, (before.policy.params, after.policy.params)), strict=True
+    ):
+        assert x.dtype == y.dtype
+        np.testing.assert_allclose(x, y, **tolerance)
+
+
+def test_training_within_double_precision():
+    before = learned("ppo")
+    with precision.x64():
+        after = learned("ppo")
+    for x, y in zip(
+        *map(jax.tree.leaves, (before.policy.params, after.policy.params)), strict=True
+    ):
+        assert x.dtype == y.dtype == np.float32
+        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6)
+
+
+def test_other_generators_do_not_train():
+    with pytest.raises(ValueError, match="key: expected the threefry2x32 generator, got rbg"):
+        cojax.train("ppo", arm(), jax.random.key(0, impl="rbg"))
+
+
+# --- settings that find slips in people's own code -----------------------------------------------
+
+
+@pytest.mark.parametrize("name", SLIPS)
+def test_environment_and_evaluation_under(name):
+    with setting(name, SLIPS[name]):
+        stepped()
+        scores("zero", "random", "lqr", "receding-horizon:2", lambda obs: np.zeros(2), steps=2)
+
+
+@pytest.mark.parametrize("name", SLIPS)
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_learners_are_traced_under(name, learner):
+    """These settings speak while a program is traced: nothing is compiled here."""
+    spec, env = training.lookup(learner), ConverseEnv()
+    with setting(name, SLIPS[name]):
+        p = Population.create(
+            spec, env, arm(), streams.root_key(0), LEARNERS[learner], 2, None, "vmap"
+        )
+        arguments = p.arguments()
+        state = jax.eval_shape(partial(population.initialize, spec, env, p.axes), *arguments)
+        advance = partial(population.advance, spec, env, RelativeGap(2, 4), p.axes)
+        jax.eval_shape(advance, state, jnp.int32(1), *arguments[:2])
+
+
+@pytest.mark.parametrize("name", SLIPS)
+def test_certificates_under(name):
+    with setting(name, SLIPS[name]):
+        assert cojax.validate(NAME).passed
+
+
+def test_without_compilation():
+    """What ``jax_disable_jit`` is for: to step through with a debugger."""
+    seen = []
+
+    def policy(obs, key):
+        seen.append(np.asarray(obs))
+        return jnp.zeros(2)
+
+    with jax.disable_jit():
+        stepped()
+        found = scores("zero", steps=2)
+        h = algorithm.hyperparameters(training.lookup("ppo").hyperparameters, LEARNERS["ppo"])
+        spec = training.lookup("ppo")
+        state = spec.init(ConverseEnv(), streams.root_key(0), arm(), h)
+        spec.update(ConverseEnv(), state, arm(), h)
+    np.testing.assert_allclose(found, scores("zero", steps=2), rtol=1e-5)
