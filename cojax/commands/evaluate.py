@@ -83,16 +83,18 @@ def evaluate(
         chosen.append(load_sb3(path))
     result = run(chosen, loaded, trials, root, num_steps=steps)
     rows = result.rows()
-    if out is not None:
-        settings = {"fixtures": fixtures, "policies": [*policies, *models]}
-        settings |= {"trials": trials, "steps": steps}
-        provenance.save(result, out, settings)
-    if chart is not None:
-        _draw(chosen, loaded[0], trials, root, steps, chart)
-    if as_json:
-        click.echo(tables.to_json(rows))
-    else:
-        tables.print_rows(rows)
+    try:
+        if out is not None:
+            settings = {"fixtures": fixtures, "policies": [*policies, *models]}
+            settings |= {"trials": trials, "steps": steps}
+            provenance.save(result, out, settings)
+        if chart is not None:
+            _draw(chosen, loaded[0], trials, root, steps, chart)
+    finally:  # a full disk does not take the figures too
+        if as_json:
+            click.echo(tables.to_json(rows))
+        else:
+            tables.print_rows(rows)
 
 
 def _draw(
