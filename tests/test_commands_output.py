@@ -59,6 +59,29 @@ def test_every_command_prints_in_every_encoding(arguments, charset, tmp_path, mo
     assert result.output_bytes.decode(charset).strip()
 
 
+def test_an_ascii_locale_decides_nothing_that_is_read_or_written(tmp_path):
+    """Warnings of Python, made errors here, tell of every text without an encoding."""
+    code = f"""
+import sys, warnings
+warnings.filterwarnings("error", category=EncodingWarning, module="cojax")
+from cojax.cli import main
+small = {SMALL!r}
+for arguments in ([*small, "--out", "a"], ["compare", "a", "a"], ["show", {NAME!r}],
+                  ["generate", "PointMass", "--num", "1", "--out", "made"]):
+    try:
+        main(arguments, prog_name="cojax")
+    except SystemExit as ended:
+        assert not ended.code, arguments
+"""
+    names = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "-X", "warn_default_encoding", "-c", code]
+    done = subprocess.run(command, capture_output=True, cwd=tmp_path, env={**os.environ, **names})
+    assert done.returncode == 0, done.stderr.decode("utf-8", "replace")
+    printed = done.stdout.decode("ascii")
+    assert "Sigma gamma^k A*" in printed
+    assert "lambda" in printed
+
+
 def test_a_refused_comparison_keeps_its_status_in_every_encoding(tmp_path):
     for root, folder in enumerate(("données", "λ")):
         result = CliRunner().invoke(

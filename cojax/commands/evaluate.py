@@ -59,6 +59,8 @@ def evaluate(
     A metric's mean is null in JSON where it is infinite: the policy failed in some trial, and the
     mean of the trials it completed is beside it under <metric>_completed.
     """
+    from pathlib import Path
+
     from cojax.evaluation import evaluate as run
     from cojax.evaluation import provenance, tables
     from cojax.evaluation.checkpoints import load_sb3, policy_from_text, sb3_algorithm
@@ -67,6 +69,10 @@ def evaluate(
 
     if chart is not None and (len(fixtures) != 1 or models):
         raise InputError("--where: expected one --fixture, and no --sb3")
+    if chart is not None and not (
+        chart.endswith((".png", ".pdf", ".svg")) and Path(chart).absolute().parent.is_dir()
+    ):
+        raise InputError(f"--where: expected a .png, .pdf or .svg in a folder that is, got {chart}")
     if out is not None:
         provenance.refuse_existing(out)
 
