@@ -117,7 +117,7 @@ def main() -> None:
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("quality.jsonl"))
     parser.add_argument("--figure", type=pathlib.Path)
     options = parser.parse_args()
-    lines = options.out.read_text().splitlines() if options.out.exists() else []
+    lines = options.out.read_text("utf-8").splitlines() if options.out.exists() else []
     changes = dict(options.set)
     what = options.timesteps, changes
     rows = [r for r in map(json.loads, lines) if (r["timesteps"], r.get("changes", {})) == what]
@@ -130,7 +130,7 @@ def main() -> None:
                 row = measure(
                     algorithm, fixture, options.seeds, options.timesteps, options.trials, changes
                 )
-                with options.out.open("a") as file:
+                with options.out.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(row) + "\n")
             low, median, high = (f"{row[name]:.3g}" for name in ("low", "median", "high"))
             print(f"{fixture:18} {algorithm:5} {median:>8} [{low}, {high}]", flush=True)

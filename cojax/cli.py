@@ -1,37 +1,66 @@
 """The command line: ``cojax`` and ``python -m cojax``. Parse, call, print.
 
-Exit status: 0 done; 1 a check did not hold; 2 unusable input, said in one line. Commands import
-what they need when they run, so that help does not wait for JAX.
+Exit status: 0 done; 1 a check did not hold; 2 unusable input, or nowhere to write, said in one
+line; 130 interrupted; 141 nobody reads the output. Commands import what they need when they run, so
+that help does not wait for JAX.
 """
 
 from __future__ import annotations
 
+import errno
 import sys
+from typing import Any
 
 import click
 
 from cojax import __version__
-from cojax.commands import compilation, evaluate, fixtures, render, report, run, sweep, train
+from cojax.commands import (
+    compilation,
+    evaluate,
+    fixtures,
+    output,
+    render,
+    report,
+    run,
+    sweep,
+    train,
+)
 
 
 class Program(click.Group):
     """A group that turns unusable input into one line and status 2, and nothing else."""
 
-    def invoke(self, ctx: click.Context) -> object:
+    def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run a command; errors that are the program's own keep their traceback."""
+        with output.any_text():
+            try:
+                return super().main(*args, **kwargs)
+            except (ValueError, OSError) as error:
+                line = said(error)
+                if line is None:
+                    raise
+                click.echo(f"cojax: {line}", err=True)
+                sys.exit(2)
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run a command; an interrupt ends it without a word more than the command has to say."""
         try:
             return super().invoke(ctx)
-        except ValueError as error:
-            if type(error).__name__ != "InputError":
-                raise
-            click.echo(f"cojax: {error}", err=True)
-            sys.exit(2)
-        except FileNotFoundError as error:
-            click.echo(f"cojax: {error.filename}: no such file or folder", err=True)
-            sys.exit(2)
-        except (PermissionError, IsADirectoryError, NotADirectoryError) as error:
-            click.echo(f"cojax: {error.filename}: {error.strerror}", err=True)
-            sys.exit(2)
+        except KeyboardInterrupt:
+            sys.exit(130)
+
+
+def said(error: ValueError | OSError) -> str | None:
+    """One line of what was given, or of what the machine refuses; None for errors of our own."""
+    if isinstance(error, UnicodeEncodeError):  # names of files, where the locale has no such letter
+        word = ascii(error.object[:100])
+        return f"{word}: not to be written in {error.encoding}; set PYTHONUTF8=1"
+    if not isinstance(error, OSError):
+        return str(error) if type(error).__name__ == "InputError" else None
+    if error.errno is None:
+        return None
+    reason = "no such file or folder" if error.errno == errno.ENOENT else error.strerror
+    return reason if error.filename is None else f"{error.filename}: {reason}"
 
 
 @click.group(cls=Program, context_settings={"help_option_names": ["-h", "--help"]})

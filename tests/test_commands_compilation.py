@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 
 import pytest
+from click.testing import CliRunner
 
+from cojax.cli import main
 from cojax.commands import compilation
 
 
@@ -49,6 +51,27 @@ def test_other_flags_are_added_to_and_accelerators_left_alone(environ):
 
 def test_a_cache_that_cannot_be_written_is_done_without(environ, tmp_path):
     (tmp_path / "cojax").write_text("a file in its place")
+    compilation.settle()
+    assert "JAX_COMPILATION_CACHE_DIR" not in os.environ
+
+
+def test_a_user_without_a_home_keeps_nothing(environ):
+    """A container with an arbitrary uid: no HOME, and no entry for the uid."""
+
+    def nobody(uid):
+        raise KeyError(uid)
+
+    environ.delenv("XDG_CACHE_HOME")
+    environ.delenv("HOME", raising=False)
+    environ.setattr("pwd.getpwuid", nobody)
+    compilation.settle()
+    assert "JAX_COMPILATION_CACHE_DIR" not in os.environ
+    result = CliRunner().invoke(main, ["show", "arm-n2-p0.80-s7"])
+    assert result.exit_code == 0, result.exception
+
+
+def test_a_cache_of_somebody_else_is_done_without(environ, tmp_path):
+    environ.setattr(os, "access", lambda path, mode: False)
     compilation.settle()
     assert "JAX_COMPILATION_CACHE_DIR" not in os.environ
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import json
+import re
 import subprocess
 import sys
 import time
@@ -66,6 +68,49 @@ def test_learners_cannot_see_the_oracle():
     hidden = {"system", "oracle", "quadratic", "families", "fixtures", "evaluation"}
     for path in (PACKAGE / "agents").rglob("*.py"):
         assert not imports(path) & hidden, path.name
+
+
+TEXT = {"open", "read_text", "write_text"}
+BINARY = ("zipfile", "ZipFile", "Image", "urlopen", "os.open", "browser")
+
+
+def texts_without_encoding(source: str) -> list[str]:
+    """Calls that read or write text by the encoding of whoever runs them."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Call):
+            continue
+        call, function = ast.unparse(node), ast.unparse(node.func)
+        if any(isinstance(k.value, ast.Constant) and k.arg == "text" for k in node.keywords):
+            found.append(call)  # of a subprocess
+        if function.rpartition(".")[2] not in TEXT or function.startswith(BINARY):
+            continue
+        given = [x.value for x in (*node.args, *(k.value for k in node.keywords))
+                 if isinstance(x, ast.Constant)]  # fmt: skip
+        mode = next((x for x in given if isinstance(x, str) and re.fullmatch("[rwxab+t]+", x)), "r")
+        if "utf-8" not in given and "b" not in mode:
+            found.append(call)
+    return found
+
+
+def test_text_is_utf8_whatever_the_locale():
+    root = PACKAGE.parent
+    sources = {p: p.read_text("utf-8") for p in (*FILES, *(root / "benchmarks").glob("*.py"))}
+    for path in (root / "notebooks").glob("*.ipynb"):
+        cells = json.loads(path.read_text("utf-8"))["cells"]
+        lines = [c["source"] for c in cells if c["cell_type"] == "code"]
+        code = ("".join(x for x in cell if x[0] not in "%!") for cell in lines)
+        sources |= {path.with_suffix(f".{n}"): cell for n, cell in enumerate(code)}
+    for path, source in sources.items():
+        assert texts_without_encoding(source) == [], path
+    for wrong in (
+        "open(p)",
+        "p.open('w')",
+        "p.read_text()",
+        "p.write_text(x)",
+        "run(c, text=True)",
+    ):
+        assert texts_without_encoding(wrong) == [wrong]
 
 
 def run_python(code: str) -> tuple[str, float]:

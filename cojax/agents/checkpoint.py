@@ -6,6 +6,7 @@ A policy is one NumPy archive with a JSON header; the full state of a run is an 
 from __future__ import annotations
 
 import dataclasses
+import errno
 import hashlib
 import json
 import operator
@@ -133,7 +134,7 @@ def save(
     save_tree(folder / str(len(history)), [states, [history, best and best.tree()]])
     header = folder / "run.json"
     temporary = folder / "run.json.new"
-    temporary.write_text(json.dumps(identity))
+    temporary.write_text(json.dumps(identity), "utf-8")
     os.replace(temporary, header)
     for old in _intervals(folder):
         if old != len(history):
@@ -154,7 +155,7 @@ def restore(
     if not intervals:
         return states, []
     try:
-        saved = json.loads((folder / "run.json").read_text())
+        saved = json.loads((folder / "run.json").read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{folder}: expected a checkpoint of cojax: {error}") from None
     for name, ours in identity.items():
@@ -172,12 +173,19 @@ def restore(
 
 
 def save_tree(target: Path, tree: Any) -> None:
-    """Write a pytree of arrays and keys as one Orbax checkpoint, whole or not at all."""
+    """Write a pytree of arrays and keys as one Orbax checkpoint, whole or not at all.
+
+    Raises OSError where it cannot be written; Orbax raises ValueError for a full disk.
+    """
     import orbax.checkpoint as ocp  # takes seconds to import
 
-    with ocp.StandardCheckpointer() as checkpointer:
-        checkpointer.save(Path(target).absolute(), _leaves(tree), force=True)
-        checkpointer.wait_until_finished()
+    try:
+        with ocp.StandardCheckpointer() as checkpointer:
+            checkpointer.save(Path(target).absolute(), _leaves(tree), force=True)
+            checkpointer.wait_until_finished()
+    except ValueError as error:
+        reason = str(error).partition("\n")[0]
+        raise OSError(errno.EIO, f"the state cannot be written: {reason}", str(target)) from error
 
 
 def load_tree(target: Path, like: Any) -> Any:
@@ -192,7 +200,7 @@ def write_chunk(folder: Path, shape: tuple[int, ...]) -> None:
     """Note the shape of the chunks that a run is cut into, for those who continue it."""
     folder.mkdir(parents=True, exist_ok=True)
     temporary = folder / "chunk.json.new"
-    temporary.write_text(json.dumps(shape))
+    temporary.write_text(json.dumps(shape), "utf-8")
     os.replace(temporary, folder / "chunk.json")
 
 
@@ -205,7 +213,7 @@ def read_chunk(folder: Path) -> tuple[int, ...] | None:
     if not file.exists():
         return None
     try:
-        shape = json.loads(file.read_text())
+        shape = json.loads(file.read_text("utf-8"))
         return tuple(operator.index(n) for n in shape)
     except (OSError, ValueError, TypeError) as error:
         raise InputError(f"{file}: expected a list of whole numbers: {error}") from None

@@ -46,13 +46,15 @@ def default_limit() -> int:
 def available() -> int:
     """Bytes the host has available, within the limit of its control group if there is one."""
     try:
-        lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+        lines = dict(
+            line.split(":") for line in Path("/proc/meminfo").read_text("utf-8").splitlines()
+        )
         free = int(lines["MemAvailable"].split()[0]) * 1024
     except (OSError, KeyError, ValueError):
         free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     group = Path("/sys/fs/cgroup")
     try:
-        limit, used = (int((group / f"memory.{x}").read_text()) for x in ("max", "current"))
+        limit, used = (int((group / f"memory.{x}").read_text("utf-8")) for x in ("max", "current"))
         return min(free, limit - used)
     except (OSError, ValueError):  # no such group, or no limit: "max"
         return free

@@ -16,7 +16,9 @@ Profile = Literal["tuned", "published"]
 @functools.cache
 def table(profile: Profile = "tuned") -> dict[str, Any]:
     """Return a whole file: ``algorithms`` and what else it holds."""
-    return yaml.safe_load(resources.files("cojax.agents").joinpath(f"{profile}.yaml").read_text())
+    return yaml.safe_load(
+        resources.files("cojax.agents").joinpath(f"{profile}.yaml").read_text("utf-8")
+    )
 
 
 def hyperparameters(profile: Profile | None, algorithm: str, family: str) -> dict[str, Any]:

@@ -27,18 +27,19 @@ def settle() -> None:
     if LEVEL not in flags and not accelerated:
         os.environ["XLA_FLAGS"] = f"{flags} {LEVEL}=2".strip()
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        folder = cache_folder()
-        with contextlib.suppress(OSError):  # no home, or not ours to write: nothing is kept
+        with contextlib.suppress(OSError, RuntimeError):  # no home, or not ours to write: none kept
+            folder = cache_folder()
             folder.mkdir(parents=True, exist_ok=True)
             prune(folder)
-            os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder)
+            if os.access(folder, os.W_OK | os.X_OK):
+                os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder)
 
 
 def cache_folder() -> Path:
     """The folder of this user's programs, one for each kind of processor: they run on no other."""
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
         processor = next(line for line in lines if line.lower().startswith(("flags", "features")))
     except (OSError, StopIteration):
         processor = platform.processor()

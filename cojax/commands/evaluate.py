@@ -59,6 +59,8 @@ def evaluate(
     A metric's mean is null in JSON where it is infinite: the policy failed in some trial, and the
     mean of the trials it completed is beside it under <metric>_completed.
     """
+    from pathlib import Path
+
     from cojax.evaluation import evaluate as run
     from cojax.evaluation import provenance, tables
     from cojax.evaluation.checkpoints import load_sb3, policy_from_text, sb3_algorithm
@@ -67,6 +69,10 @@ def evaluate(
 
     if chart is not None and (len(fixtures) != 1 or models):
         raise InputError("--where: expected one --fixture, and no --sb3")
+    if chart is not None and not (
+        chart.endswith((".png", ".pdf", ".svg")) and Path(chart).absolute().parent.is_dir()
+    ):
+        raise InputError(f"--where: expected a .png, .pdf or .svg in a folder that is, got {chart}")
     if out is not None:
         provenance.refuse_existing(out)
 
@@ -83,16 +89,18 @@ def evaluate(
         chosen.append(load_sb3(path))
     result = run(chosen, loaded, trials, root, num_steps=steps)
     rows = result.rows()
-    if out is not None:
-        settings = {"fixtures": fixtures, "policies": [*policies, *models]}
-        settings |= {"trials": trials, "steps": steps}
-        provenance.save(result, out, settings)
-    if chart is not None:
-        _draw(chosen, loaded[0], trials, root, steps, chart)
-    if as_json:
-        click.echo(tables.to_json(rows))
-    else:
-        tables.print_rows(rows)
+    try:
+        if out is not None:
+            settings = {"fixtures": fixtures, "policies": [*policies, *models]}
+            settings |= {"trials": trials, "steps": steps}
+            provenance.save(result, out, settings)
+        if chart is not None:
+            _draw(chosen, loaded[0], trials, root, steps, chart)
+    finally:  # a full disk does not take the figures too
+        if as_json:
+            click.echo(tables.to_json(rows))
+        else:
+            tables.print_rows(rows)
 
 
 def _draw(

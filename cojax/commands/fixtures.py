@@ -204,7 +204,7 @@ def progress(title: str) -> Iterator[Callable[[int, int], None]]:
     from rich.progress import Progress
 
     console = Console(stderr=True)
-    if not console.is_terminal:
+    if not console.is_interactive:
         yield lambda done, total: click.echo(f"{title}: {done} of {total}", err=True)
         return
     with Progress(console=console) as bar:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
+
+from cojax.commands.results import results
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,7 +42,6 @@ def run(
     file. Several in one call share their compilations. Interrupt with Ctrl-C; the same command
     with --resume and the same --out goes on and gives the same files.
     """
-    import time
     from pathlib import Path
 
     from cojax.evaluation import tables
@@ -53,37 +53,33 @@ def run(
     configs = [load_experiment(name, scale, profile) for name in experiments]  # pyright: ignore
     if len({config.name for config in configs}) < len(configs):
         raise InputError("experiments: expected different names")
-    moment = time.strftime("%Y%m%d-%H%M%S")
     rows = []
     for config in configs:
-        if out is None:
-            folder = Path("results") / f"{config.name}-{moment}"
-        else:
-            folder = Path(out) / config.name if len(configs) > 1 else Path(out)
-        rows += _one(config, folder, resume, quiet=as_json)
+        folder = None if out is None else Path(out)
+        if folder is not None and len(configs) > 1:
+            folder /= config.name
+        again = "the same command with --resume"
+        if len(configs) > 1:
+            again = f"the same command for {config.name} alone, with --resume"
+        rows += _one(config, folder, resume, again, quiet=as_json)
     if as_json:
         click.echo(tables.to_json(rows))
 
 
-def _one(config: object, folder: Path, resume: bool, quiet: bool) -> list[dict]:
+def _one(config: Any, out: Path | None, resume: bool, again: str, quiet: bool) -> list[dict]:
     """Run one experiment, or find it finished; its rows."""
     import json
     import math
 
     from cojax.evaluation import tables
     from cojax.experiments import run_experiment
-    from cojax.experiments.sittings import unfinished
 
-    if resume and (folder / "rows.json").exists():
+    if resume and out is not None and (out / "rows.json").exists():
         if not quiet:
-            click.echo(f"{folder}: finished already")
-        return json.loads((folder / "rows.json").read_text(), parse_constant=lambda _: math.nan)
-    try:
-        outcome = run_experiment(config, folder, resume=resume)  # pyright: ignore
-    except KeyboardInterrupt:
-        if unfinished(folder).exists():
-            click.echo("interrupted; go on: the same command with --resume and --out", err=True)
-        sys.exit(130)
+            click.echo(f"{out}: finished already")
+        return json.loads((out / "rows.json").read_text("utf-8"), parse_constant=lambda _: math.nan)
+    with results(out, config.name, again) as folder:
+        outcome = run_experiment(config, folder, resume=resume)
     if not quiet:
         tables.print_rows(outcome.rows)
         names = sorted(entry.name for entry in outcome.folder.iterdir())

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import click
+
+from cojax.commands.results import results
 
 
 class _Default(click.Group):
@@ -57,8 +58,6 @@ def run(
 
     Interrupt with Ctrl-C; --resume with the same --out goes on, and gives the same files.
     """
-    import time
-
     from cojax.sweeps.cores import use_cores
 
     # before gymnax, whose import makes JAX look at its devices
@@ -69,7 +68,6 @@ def run(
         join(hosts)
 
     from cojax.evaluation.tables import to_json
-    from cojax.experiments.sittings import unfinished
     from cojax.inputs import InputError
     from cojax.sweeps import load_sweep, run_sweep
     from cojax.sweeps.tracking import trackers
@@ -77,9 +75,8 @@ def run(
     if resume and out is None:
         raise InputError("--resume: expected --out, the folder of the interrupted sweep")
     what = load_sweep(config)
-    folder = out or f"results/{what.name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    if resume and _finished(folder):
-        click.echo(f"{folder}: finished already", err=as_json)
+    if resume and out is not None and _finished(out):
+        click.echo(f"{out}: finished already", err=as_json)
         return
     if devices is not None:
         execution = what.execution.model_copy(update={"devices": devices})
@@ -98,13 +95,9 @@ def run(
         from cojax.sweeps.cluster import on_ray
 
         options["engine"] = on_ray(None if ray == "local" else ray)
-    options["trackers"] = trackers(what, folder, tensorboard, wandb)
-    try:
+    with results(out, what.name) as folder:
+        options["trackers"] = trackers(what, folder, tensorboard, wandb)
         swept = run_sweep(what, folder, resume=resume, **options)
-    except KeyboardInterrupt:
-        if unfinished(folder).exists():
-            click.echo("interrupted; go on: the same command with --resume and --out", err=True)
-        sys.exit(130)
     if as_json:
         click.echo(to_json(swept.rows))
         return

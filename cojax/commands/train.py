@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from cojax.commands.results import results
 
 if TYPE_CHECKING:
     from cojax.experiments.config import Training
@@ -70,7 +71,6 @@ def train(
     results folder, or alike; options replace what it says. Interrupt with Ctrl-C; --resume with
     the same --out goes on from the state of at most a minute before.
     """
-    import time
     from pathlib import Path
 
     from cojax.sweeps.cores import use_threads
@@ -79,14 +79,13 @@ def train(
         use_threads(threads)
 
     from cojax.evaluation import tables
-    from cojax.experiments.sittings import unfinished
     from cojax.experiments.training import interrupted, run_training
     from cojax.inputs import InputError
 
     if resume and out is None:
         raise InputError("--resume: expected --out, the folder of the interrupted training")
     if resume and out is not None and (Path(out) / "config.yaml").exists():
-        rows = (Path(out) / "rows.json").read_text()
+        rows = (Path(out) / "rows.json").read_text("utf-8")
         click.echo(rows.rstrip() if as_json else f"{out}: finished already")
         return
     given = {
@@ -104,17 +103,11 @@ def train(
         training = interrupted(out)
     else:
         training = _training(what, options, points, config, settings)
-    name = training.algorithm.name
-    folder = out or f"results/train-{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     limit = None if memory_limit is None else memory_limit * 1e9
-    try:
+    with results(out, f"train-{training.algorithm.name}", "cojax train --resume") as folder:
         trained = run_training(
             training, folder, resume=resume, tensorboard=tensorboard, memory_limit=limit
         )
-    except KeyboardInterrupt:
-        if unfinished(folder).exists():
-            click.echo(f"interrupted; go on: cojax train --resume --out {folder}", err=True)
-        sys.exit(130)
     if as_json:
         click.echo(tables.to_json(trained.rows))
         return

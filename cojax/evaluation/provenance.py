@@ -83,7 +83,11 @@ def git_revision() -> str | None:
 
     def git(*arguments: str) -> str:
         done = subprocess.run(
-            ["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=10
+            ["git", "-C", str(root), *arguments],
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=10,
         )
         done.check_returncode()
         return done.stdout.strip()
@@ -99,7 +103,7 @@ def git_revision() -> str | None:
 def write_provenance(folder: Path, evaluations: Any, configuration: Any = None) -> None:
     """Write ``provenance.json`` into a results folder that is being made."""
     content = provenance(evaluations, configuration)
-    (folder / "provenance.json").write_text(json.dumps(content, indent=2) + "\n")
+    (folder / "provenance.json").write_text(json.dumps(content, indent=2) + "\n", "utf-8")
 
 
 def save(evaluation: Evaluation, folder: str | Path, configuration: Any = None) -> None:
@@ -109,7 +113,7 @@ def save(evaluation: Evaluation, folder: str | Path, configuration: Any = None) 
     """
     with whole_folder(folder) as temporary:
         evaluation.frame().to_parquet(temporary / "trials.parquet", index=False)
-        (temporary / "rows.json").write_text(tables.to_json(evaluation.rows()) + "\n")
+        (temporary / "rows.json").write_text(tables.to_json(evaluation.rows()) + "\n", "utf-8")
         write_provenance(temporary, evaluation, configuration)
 
 
@@ -133,10 +137,19 @@ def whole_folder(folder: str | Path) -> Iterator[Path]:
 
 
 def refuse_existing(folder: str | Path) -> Path:
-    """The path of a folder to be written; raises ValueError where something is there already."""
+    """The path of a folder to be written; raises ValueError where something is there already, or
+    where nothing can be written.
+    """
     folder = Path(folder)
-    if folder.exists():
+    if os.path.lexists(folder):  # a link that leads nowhere is in the way too
         raise InputError(f"{folder}: exists already; name another folder")
+    above = folder.absolute().parent
+    while not above.exists():
+        above = above.parent
+    if not above.is_dir():
+        raise InputError(f"{folder}: {above} is not a folder")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise InputError(f"{folder}: {above} cannot be written")
     return folder
 
 
@@ -178,7 +191,7 @@ def load(folder: str | Path) -> Results:
         if not (folder / name).is_file():
             raise InputError(f"{folder}: expected a results folder, {name} is missing")
     try:
-        content = json.loads((folder / "provenance.json").read_text())
+        content = json.loads((folder / "provenance.json").read_text("utf-8"))
         schema = content.get("schema")
     except (ValueError, AttributeError) as error:
         raise InputError(f"{folder / 'provenance.json'}: expected JSON, {error}") from error

@@ -1,4 +1,4 @@
-"""Progress of long work: a bar on a terminal, plain lines in a log. Always on standard error."""
+"""Progress of long work, on standard error: a bar on a terminal, else plain lines."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def stage(name: str) -> Iterator[Report]:
     """One piece of work, from its first word to its time taken."""
     console = Console(stderr=True)
     start = time.perf_counter()
-    if console.is_terminal:
+    if console.is_interactive:
         columns = [
             TextColumn("{task.description}"),
             BarColumn(),

@@ -21,7 +21,7 @@ from cojax.evaluation.result import METRICS
 from cojax.experiments.config import Algorithm, Experiment, load_experiment
 from cojax.experiments.progress import names, stage
 from cojax.experiments.regimes import System, systems
-from cojax.experiments.sittings import claim, finish, part, unfinished
+from cojax.experiments.sittings import begun, claim, finish, part, unfinished
 from cojax.experiments.training import arguments
 from cojax.families import FAMILIES
 from cojax.fixtures import text
@@ -82,13 +82,13 @@ def run_experiment(experiment: Experiment, folder: str | Path, *, resume: bool =
             check(algorithm.name, experiment.on(algorithm, family))
     for name in experiment.evaluation.policies:
         policy_from_text(name)
-    fresh = not unfinished(folder).exists()
+    fresh = not begun(unfinished(folder))
     with claim(folder, _content(experiment), resume, _read_content) as state:
         try:
             outcome = _run(experiment, everything, folder, state)
         except inputs.InputError:
             if fresh and not list(state.glob("*-*")):  # nothing was trained
-                shutil.rmtree(state)
+                shutil.rmtree(state, ignore_errors=True)
             raise
         _write(outcome, state)
     return outcome
@@ -214,7 +214,7 @@ def _write(outcome: Outcome, state: Path) -> None:
         flat_rows(outcome.rows).to_parquet(folder / "rows.parquet", index=False)
         outcome.trials.to_parquet(folder / "trials.parquet", index=False)
         outcome.curves.to_parquet(folder / "curves.parquet", index=False)
-        (folder / "rows.json").write_text(tables.to_json(outcome.rows) + "\n")
+        (folder / "rows.json").write_text(tables.to_json(outcome.rows) + "\n", "utf-8")
         provenance.write_provenance(folder, outcome.evaluations, content)
         for name in ("policies", "fixtures"):
             (folder / name).mkdir()

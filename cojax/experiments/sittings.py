@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from cojax.evaluation.provenance import refuse_existing
+from cojax.experiments import locks
 from cojax.fixtures import text
 from cojax.inputs import InputError
 
@@ -16,6 +18,8 @@ from cojax.inputs import InputError
 def unfinished(folder: str | Path) -> Path:
     """Where the state of the work is kept until its folder is written."""
     folder = Path(folder)
+    if folder.name in ("", ".."):
+        folder = folder.resolve()
     return folder.with_name(f"{folder.name}.unfinished")
 
 
@@ -31,19 +35,32 @@ def claim(
         resume: whether to go on from a state that exists.
         read: content of a ``config.yaml``.
 
+    The state is removed afterwards where the results folder was written.
+
     Raises InputError, one line, where a state exists and ``resume`` is not asked for, where it is
-    of other work, or where another process is writing it.
+    of other work, where another process is writing it, and where the folder exists.
     """
     state = unfinished(folder)
-    if not state.exists():
-        state.mkdir(parents=True)
-        text.write_whole(state / "config.yaml", text.dump(content))
-    elif not resume:
-        raise InputError(f"{state}: holds interrupted work; --resume it, or name another folder")
-    else:
-        _same_work(state, content, read)
-    with lock(state):
-        yield state
+    try:
+        with locks.held(state):
+            refuse_existing(folder)  # another process may have finished it meanwhile
+            if not begun(state):
+                text.write_whole(state / "config.yaml", text.dump(content))
+            elif not resume:
+                raise InputError(
+                    f"{state}: holds interrupted work; --resume it, or name another folder"
+                )
+            else:
+                _same_work(state, content, read)
+            yield state
+    finally:
+        if not begun(state) and locks.holder(state) is None:
+            shutil.rmtree(state, ignore_errors=True)
+
+
+def begun(state: Path) -> bool:
+    """Whether a state holds work, or may."""
+    return state.exists() and any(entry.name not in locks.NAMES for entry in state.iterdir())
 
 
 def _same_work(
@@ -60,29 +77,14 @@ def _same_work(
 
 
 @contextlib.contextmanager
-def lock(state: Path) -> Iterator[None]:
-    """Hold a lock that ends with this process, however it ends; InputError where another has it."""
-    try:
-        import fcntl
-    except ImportError:  # no such locks on this system
-        yield
-        return
-    with (state / "lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise InputError(f"{state}: another process is writing there") from None
-        yield
-
-
-@contextlib.contextmanager
 def part(state: Path, name: str) -> Iterator[Path]:
     """A folder to fill inside the state, which becomes ``state/name`` at the end or never.
 
     What an earlier sitting left of it is removed first.
     """
     temporary = state / f"{name}.new"
-    shutil.rmtree(temporary, ignore_errors=True)
+    for left in (temporary, state / name):
+        shutil.rmtree(left, ignore_errors=True)
     temporary.mkdir()
     yield temporary
     os.rename(temporary, state / name)
@@ -90,5 +92,5 @@ def part(state: Path, name: str) -> Iterator[Path]:
 
 def finish(state: Path, name: str, folder: Path) -> None:
     """Let ``state/name`` become the results folder, and remove the state."""
-    os.rename(state / name, folder)
-    shutil.rmtree(state)
+    os.rename(state / name, refuse_existing(folder))
+    shutil.rmtree(state, ignore_errors=True)  # the lock file may stay as long as it is open

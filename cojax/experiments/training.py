@@ -24,7 +24,7 @@ from cojax.evaluation.evaluator import group_by_shape
 from cojax.experiments import events
 from cojax.experiments.config import Experiment, Training, load_training
 from cojax.experiments.progress import Report, names, stage
-from cojax.experiments.sittings import claim, finish, part, unfinished
+from cojax.experiments.sittings import begun, claim, finish, part, unfinished
 from cojax.families import FAMILIES
 from cojax.fixtures import Fixture, load_fixture, text
 from cojax.inputs import InputError
@@ -90,7 +90,7 @@ def run_training(
     config = config.resolved(fixture.family for fixture in fixtures)
     for family in {fixture.family for fixture in fixtures}:
         check(config.algorithm.name, config.on(family))
-    fresh = not unfinished(folder).exists()
+    fresh = not begun(unfinished(folder))
     groups = group_by_shape([fixture.params for fixture in fixtures])
     members = [[fixtures[i] for i in indices] for indices in groups]
     runs = []
@@ -100,7 +100,7 @@ def run_training(
                 runs.append(_train(config, group, at / str(number), tensorboard, memory_limit))
         except InputError:
             if fresh and not runs:  # nothing was trained
-                shutil.rmtree(at)
+                shutil.rmtree(at, ignore_errors=True)
             raise
         trained = _gather(fixtures, members, runs, folder)
         _write(config, trained, members, at, tensorboard)
@@ -270,7 +270,7 @@ def _write(
     with part(state, "results") as folder:
         text.write_whole(folder / "config.yaml", text.dump(content))
         trained.curves.to_parquet(folder / "curves.parquet", index=False)
-        (folder / "rows.json").write_text(tables.to_json(trained.rows) + "\n")
+        (folder / "rows.json").write_text(tables.to_json(trained.rows) + "\n", "utf-8")
         (folder / "policies").mkdir()
         populations = []
         for number, (run, group) in enumerate(zip(trained.runs, groups, strict=True)):
@@ -285,7 +285,7 @@ def _write(
             **provenance.surroundings(),
             "configuration": content,
         }
-        (folder / "provenance.json").write_text(json.dumps(about, indent=2) + "\n")
+        (folder / "provenance.json").write_text(json.dumps(about, indent=2) + "\n", "utf-8")
         if tensorboard:
             events.write_curves(folder / "tensorboard", trained.curves)
     finish(state, "results", trained.folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cojax.fixtures.text import write_whole
 from cojax.inputs import InputError
 from cojax.report.style import COLOURS, GREY, METADATA
 
@@ -154,7 +156,11 @@ def truth_figure(readings: Sequence[Truth], path: str | Path) -> None:
         ncols=min(3, len(readings)),
         frameon=False,
     )
-    figure.savefig(path, dpi=160)
+    path = Path(path)
+    path = path if path.suffix else path.with_suffix(".png")
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=path.suffix[1:], dpi=160)
+    write_whole(path, buffer.getvalue())
 
 
 def _drawable(values: Sequence[float]) -> np.ndarray:

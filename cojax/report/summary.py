@@ -149,7 +149,9 @@ def _published(experiment: str) -> dict[str, dict[str, float]]:
     """The paper's Table I for one experiment, by algorithm; empty where it has none."""
     import pandas as pd
 
-    with resources.files("cojax.report").joinpath("paper_table_1.csv").open() as file:
+    with (
+        resources.files("cojax.report").joinpath("paper_table_1.csv").open(encoding="utf-8") as file
+    ):
         table = pd.read_csv(file)
     rows = table.to_dict("records")
     chosen = [row for row in rows if row["experiment"].lower() == experiment.lower()]

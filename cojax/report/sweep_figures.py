@@ -37,7 +37,7 @@ def write(rows: list[dict[str, Any]], trials: pd.DataFrame | None, folder: Path)
             drawing = sensitivity_of_trials(mine)
             if drawing is not None:
                 save(drawing, target / f"sensitivity-{name}")
-            found = json.loads((folder / f"importance-{name}.json").read_text())
+            found = json.loads((folder / f"importance-{name}.json").read_text("utf-8"))
             if found:
                 save(importance(found), target / f"importance-{name}")
 

@@ -103,7 +103,7 @@ def write_report_files(outcome: Any, folder: Path) -> None:
             name: {"title": title, "caption": caption, "command": command}
             for name, (_, title, caption) in entries.items()
         }
-        (folder / kind / "index.json").write_text(json.dumps(index, indent=2) + "\n")
+        (folder / kind / "index.json").write_text(json.dumps(index, indent=2) + "\n", "utf-8")
     for name, (make, title, caption) in TABLES.items():
         write_table(make(summary), folder / "tables" / name, title, caption)
     for name, (draw, _, _) in FIGURES.items():
@@ -123,7 +123,7 @@ def write_table(table: pd.DataFrame, stem: Path, title: str, caption: str) -> No
         caption=(f"{_escaped(caption)}", _escaped(title)),
         label=f"tab:{stem.name}",
     )
-    stem.with_suffix(".tex").write_text(source)
+    stem.with_suffix(".tex").write_text(source, "utf-8")
 
 
 def _escaped(words: str) -> str:

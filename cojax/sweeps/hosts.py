@@ -100,7 +100,7 @@ def follow(config: Sweep) -> None:
         fixtures = []
         for number, words in enumerate(said["fixtures"].values()):
             file = Path(folder) / f"{number:06d}.yaml"
-            file.write_text(words)
+            file.write_text(words, "utf-8")
             fixtures.append(load_fixture(file))
     everything = groups(config, fixtures)
     for numbers, width, length in said["tasks"]:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from cojax import inputs
 from cojax.evaluation import provenance, tables
+from cojax.experiments import locks
 from cojax.experiments.progress import Report, stage
-from cojax.experiments.sittings import claim, finish, lock, part, unfinished
+from cojax.experiments.sittings import claim, finish, part, unfinished
 from cojax.fixtures import Fixture, generate, load_fixture, text
 from cojax.fixtures.store import save_fixture
 from cojax.inputs import InputError
@@ -121,7 +122,7 @@ def run_sweep(
             compiled = run_groups(trained, everything, Store(state), engine, trackers)
         except InputError:
             if not any((state / name).exists() for name in ("chunks", "search")):
-                shutil.rmtree(state)
+                shutil.rmtree(state, ignore_errors=True)
             raise
         about = {"compile_seconds": compiled}
         return write(config, everything, fixtures, Store(state), folder, about, trackers, trials)
@@ -270,7 +271,7 @@ def write(
         members.to_parquet(new / MEMBERS, index=False)
         curves.to_parquet(new / CURVES, index=False)
         flat_rows(rows).to_parquet(new / "rows.parquet", index=False)
-        (new / "rows.json").write_text(tables.to_json(rows) + "\n")
+        (new / "rows.json").write_text(tables.to_json(rows) + "\n", "utf-8")
         (new / "fixtures").mkdir()
         for fixture in fixtures:
             save_fixture(fixture, new / "fixtures" / f"{fixture.id}.yaml")
@@ -295,7 +296,7 @@ def write(
             "execution": config.execution.model_dump(mode="json"),
             **about,
         }
-        (new / "provenance.json").write_text(json.dumps(facts, indent=2) + "\n")
+        (new / "provenance.json").write_text(json.dumps(facts, indent=2) + "\n", "utf-8")
     finish(store.folder, "results", folder)
     return Swept(rows, members, curves, folder)
 
@@ -313,14 +314,5 @@ def found_in(folder: str | Path) -> dict[str, Any]:
         raise InputError(f"{folder}: expected a sweep, finished or not; {state} is missing")
     store = Store(state)
     done = sum(chunk.stop - chunk.start for chunk in store.done())
-    running = "running" if _locked(state) else "interrupted"
+    running = "interrupted" if locks.holder(state) is None else "running"
     return {"folder": str(folder), "state": running, **store.noted(), "done": done}
-
-
-def _locked(state: Path) -> bool:
-    """Whether a process holds the lock of a state."""
-    try:
-        with lock(state):
-            return False
-    except InputError:
-        return True

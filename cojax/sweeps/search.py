@@ -236,7 +236,7 @@ def _run(
 
 def _calls(folder: Path) -> list[list[float]]:
     files = sorted(folder.glob("call-*.json"))
-    return [json.loads(file.read_text()) for file in files]
+    return [json.loads(file.read_text("utf-8")) for file in files]
 
 
 def _last_state(folder: Path) -> int:

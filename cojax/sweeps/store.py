@@ -73,7 +73,7 @@ class Store:
         """A decision that later sittings keep: the one that was noted, or ``value``, now noted."""
         file = self.folder / f"{name}.json"
         if file.exists():
-            return json.loads(file.read_text())
+            return json.loads(file.read_text("utf-8"))
         if value is not None:
             text.write_whole(file, json.dumps(value) + "\n")
         return value
@@ -86,7 +86,7 @@ class Store:
     def noted(self) -> dict[str, Any]:
         """What was noted last; {} for nothing."""
         file = self.folder / STATUS
-        return json.loads(file.read_text()) if file.exists() else {}
+        return json.loads(file.read_text("utf-8")) if file.exists() else {}
 
 
 def _labels(group: Group, chunk: Chunk) -> dict[str, np.ndarray]:
