@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from cojax import streams
+from cojax.noise import LARGEST_NORMAL
 
 
 class InitialLaw(abc.ABC):
@@ -17,6 +18,12 @@ class InitialLaw(abc.ABC):
     @abc.abstractmethod
     def sample(self, key: jax.Array) -> jax.Array:
         """One draw of s_0, shape (d,)."""
+
+    def bound(self) -> jax.Array:
+        """(d,) or (): no |s_0i| beyond it is drawn; 0 where a law does not say, and observations
+        beyond their space are then shown clipped to it.
+        """
+        return jnp.zeros(())
 
 
 @struct.dataclass
@@ -32,6 +39,10 @@ class Uniform(InitialLaw):
         u = jax.random.uniform(key, self.low.shape, jnp.float32).astype(self.low.dtype)
         return self.low + (self.high - self.low) * u
 
+    def bound(self):
+        """max(|low|, |high|), shape (d,)."""
+        return jnp.maximum(jnp.abs(self.low), jnp.abs(self.high))
+
 
 @struct.dataclass
 class Normal(InitialLaw):
@@ -46,6 +57,10 @@ class Normal(InitialLaw):
         xi = jax.random.normal(key, self.mean.shape, jnp.float32).astype(self.mean.dtype)
         return self.mean + self.std * xi
 
+    def bound(self):
+        """|mean| + std max|ξ|, shape (d,)."""
+        return jnp.abs(self.mean) + LARGEST_NORMAL * jnp.abs(self.std)
+
 
 @struct.dataclass
 class Fixed(InitialLaw):
@@ -56,6 +71,10 @@ class Fixed(InitialLaw):
     def sample(self, key):
         """Return s_0; shape (d,)."""
         return self.state
+
+    def bound(self):
+        """|s_0|, shape (d,)."""
+        return jnp.abs(self.state)
 
 
 @struct.dataclass
@@ -68,6 +87,10 @@ class Listed(InitialLaw):
     def sample(self, key):
         """Draw s_0; shape (d,)."""
         return self.states[jax.random.randint(key, (), 0, self.states.shape[0], jnp.int32)]
+
+    def bound(self):
+        """The largest |s_0i| of the list, shape (d,)."""
+        return jnp.abs(self.states).max(axis=0)
 
 
 @struct.dataclass
@@ -101,3 +124,11 @@ class Ring(InitialLaw):
         s = s.at[:, 3].set(self.velocity_std * xi[:, 1])
         s = s.at[:, 3 + self.r_v].set(self.velocity_std * xi[:, 2])
         return s.reshape(-1)
+
+    def bound(self):
+        """The radius, and the largest draws, shape (modules (3 + r_v + r_omega),)."""
+        high = jnp.zeros((self.modules, 3 + self.r_v + self.r_omega), self.radius.dtype)
+        high = high.at[:, :2].set(jnp.abs(self.radius) * jnp.maximum(1.0, jnp.abs(self.inner)))
+        high = high.at[:, 2].set(LARGEST_NORMAL * jnp.abs(self.heading_std))
+        velocity = LARGEST_NORMAL * jnp.abs(self.velocity_std)
+        return high.at[:, 3].set(velocity).at[:, 3 + self.r_v].set(velocity).reshape(-1)

@@ -6,9 +6,10 @@ found. The command line prints that line and exits with status 2.
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -145,6 +146,32 @@ def nearest(value: Any, known: Iterable[str], cutoff: float = 0.4) -> str:
     """
     near = difflib.get_close_matches(str(value), list(known), n=1, cutoff=cutoff)
     return f"; did you mean {near[0]!r}?" if near else ""
+
+
+T = TypeVar("T")
+
+
+def guarded(cls: type[T]) -> type[T]:
+    """Class decorator, over that of a dataclass: ``__post_init__`` is told what is replaced.
+
+    The class has a pseudo-field ``origin: dataclasses.InitVar[Any]``, None by default.
+    ``dataclasses.replace``, ``copy.replace`` and flax's ``replace`` read a pseudo-field from the
+    object they start from. Here that is the object itself, so ``__post_init__(origin)`` can refuse
+    or derive; a constructor, and a pytree that is unflattened, leave it None and cost nothing.
+    """
+    cls.origin = property(lambda self: self)  # pyright: ignore[reportAttributeAccessIssue]
+    return cls
+
+
+def replaced(new: Any, old: Any) -> list[str]:
+    """Names of the fields of a dataclass in which ``new`` does not hold what ``old`` holds."""
+    names = [field.name for field in dataclasses.fields(old)]
+    return [name for name in names if getattr(new, name) is not getattr(old, name)]
+
+
+def swapped(value: T, **changes: Any) -> T:
+    """A dataclass with fields exchanged as they are: nothing is refused, and nothing derived."""
+    return type(value)(**(vars(value) | changes))
 
 
 def first_problem(error: ValidationError, known: Iterable[str]) -> str:

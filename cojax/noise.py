@@ -17,6 +17,10 @@ from jax import lax
 
 from cojax import linalg, streams
 
+LARGEST_NORMAL = (
+    5.5  # of jax.random.normal in float32, which inverts a distribution: √2 erf⁻¹(1-2⁻²⁴)
+)
+
 
 class Noise(abc.ABC):
     """A zero-mean disturbance w, independent over time."""
@@ -28,6 +32,13 @@ class Noise(abc.ABC):
     @abc.abstractmethod
     def covariance(self) -> jax.Array:
         """Σ = Cov w, shape (d, d), or (d,) where it is diagonal by structure."""
+
+    def bound(self) -> jax.Array:
+        """(d,): no |w_i| beyond it is drawn. By default six standard deviations, for laws without
+        such a bound: observations that they throw out of their space are shown clipped to it.
+        """
+        Sigma = self.covariance()
+        return 6.0 * jnp.sqrt(Sigma if Sigma.ndim == 1 else jnp.diagonal(Sigma))
 
 
 @struct.dataclass
@@ -68,6 +79,28 @@ class Gaussian(Noise):
     def covariance(self):
         """Σ = L Lᵀ, shape (d, d)."""
         return jnp.matmul(self.L, self.L.T, precision=linalg.HIGHEST)
+
+    def bound(self):
+        """|w_i| <= Σ_j |L_ij| max|ξ|, shape (d,)."""
+        return LARGEST_NORMAL * jnp.sum(jnp.abs(self.L), axis=-1)
+
+
+GAUSSIAN = (DiagonalGaussian, Gaussian)
+
+
+def covariance(noise: Noise) -> np.ndarray | None:
+    """Σ of Gaussian ``noise`` on the host, float64, (..., d, d) with any leading axes of a batch;
+    None for another law.
+    """
+    if isinstance(noise, DiagonalGaussian):
+        sigma = np.asarray(noise.sigma, np.float64)
+        diagonal = np.zeros((*sigma.shape[:-1], noise.dim))
+        diagonal[..., list(noise.rows)] = sigma**2
+        return diagonal[..., None] * np.eye(noise.dim)
+    if isinstance(noise, Gaussian):
+        L = np.asarray(noise.L, np.float64)
+        return L @ np.swapaxes(L, -1, -2)
+    return None
 
 
 def scatter(x: jax.Array, rows: tuple[int, ...], dim: int) -> jax.Array:

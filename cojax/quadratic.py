@@ -22,7 +22,7 @@ from flax import struct
 
 from cojax import inputs, linalg, precision
 from cojax.linalg import matvec, quadratic_form
-from cojax.noise import Noise, gaussian
+from cojax.noise import GAUSSIAN, Noise, covariance, gaussian
 from cojax.system import Optimum, System
 
 Parameterization = Literal["metric", "sqrt"]
@@ -77,10 +77,14 @@ class Geometry(abc.ABC):
         """All rows, those that carry noise first: see :class:`cojax.noise.DiagonalGaussian`."""
 
 
+@inputs.guarded
 @struct.dataclass
 class QuadraticGaussian(System):
     """A QG system. Build it with :func:`build` or a family's ``build``; change it by
-    :func:`rebuild`, since most leaves are derived from others.
+    :func:`rebuild`, since most leaves are derived from others: replacing one, by whatever
+    function, raises InputError, ``inverse_root`` excepted, from which nothing is derived. The
+    constructor and edits of the pytree (``jax.tree_util``) take leaves as they are; those that
+    contradict each other are refused by ``env_params`` and ``evaluate`` (:func:`contradiction`).
 
     Symmetric matrices are (d, d), or (d,) where they are diagonal. Methods are of one state s
     (d,), action a or deviation delta = a - a* (m,), and mean next state z (d,).
@@ -116,6 +120,17 @@ class QuadraticGaussian(System):
     R_inverse: jax.Array
     inverse_root: linalg.InverseRoot
     parameterization: Parameterization = struct.field(pytree_node=False, default="metric")
+    origin: dataclasses.InitVar[Any] = dataclasses.field(default=None, kw_only=True)
+
+    def __post_init__(self, origin: Any) -> None:
+        """Refuse replacement of leaves that others are derived from; raises ValueError."""
+        names = [] if origin is None else inputs.replaced(self, origin)
+        if set(names) - {"inverse_root"}:
+            name = next(n for n in names if n != "inverse_root")
+            raise inputs.InputError(
+                f"{name}: leaves of a system depend on each other; "
+                "use cojax.rebuild(system, p=...) and the like, which derives them again"
+            )
 
     @property
     def state_dim(self) -> int:
@@ -184,6 +199,22 @@ class QuadraticGaussian(System):
         diagonal = self.A if self.A.ndim == 1 else jnp.diagonal(self.A)
         return radius * jnp.sqrt(self.gamma * diagonal)
 
+    def reach(self, radius, start, limit):
+        """|f_i| <= |s|_P sqrt(M_ii), M ⪯ A + p² |R⁻¹| g gᵀ, since f = M^{1/2} u and |u| <= |s|_P.
+
+        |g| is taken at the origin, where that of every family here is largest.
+        """
+        eps = jnp.finfo(self.gamma.dtype).eps  # the guard's own comparison rounds, in units of V*
+        guard = radius**2 + 4.0 * eps * (radius**2 + self.offset)
+        farthest = jnp.sqrt(jnp.maximum(guard, quadratic_form(jnp.abs(self.P), start)))
+        columns = jnp.eye(self.action_dim, dtype=self.gamma.dtype)
+        g = jnp.abs(jax.vmap(lambda a: self.actuate(jnp.zeros_like(start), a))(columns))  # (m, d)
+        norm = jnp.linalg.norm(self.R_inverse) if self.R_inverse.ndim > 1 else self.R_inverse.max()
+        diagonal = self.A if self.A.ndim == 1 else jnp.diagonal(self.A)
+        drift = farthest * jnp.sqrt(diagonal + norm * jnp.sum(g**2, axis=0))
+        pushed = jnp.sum(limit[:, None] * g, axis=0)
+        return jnp.maximum(drift + pushed + self.noise.bound(), start)
+
     def sample_noise(self, s, key):
         """One draw of w by a ``key``, shape (d,)."""
         return self.noise.sample(key, s)
@@ -198,19 +229,6 @@ def build_family(
 
 
 _BASE = ("P", "Q", "R", "gamma", "p")
-_GUARDED = frozenset(field.name for field in dataclasses.fields(QuadraticGaussian))
-
-
-def _guarded_replace(self: QuadraticGaussian, **changes: Any) -> QuadraticGaussian:
-    """Refuse ``changes`` of leaves that others are derived from; raises ValueError."""
-    names = sorted(changes)
-    raise inputs.InputError(
-        f"{', '.join(names)}: other leaves of a system depend on it; "
-        f"use cojax.rebuild(system, {names[0] if names else 'p'}=...)"
-    )
-
-
-QuadraticGaussian.replace = _guarded_replace  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def build(
@@ -313,7 +331,48 @@ def rebuild(system: QuadraticGaussian, **changes: Any) -> QuadraticGaussian:
         geometry = geometry.replace(**new_knobs)  # pyright: ignore[reportAttributeAccessIssue]
     geometry = jax.tree.map(lambda x: np.asarray(x, np.float64), geometry)
     rest = {k: v for k, v in changes.items() if k not in knobs}
-    return build(geometry, **{**leaf, **settings, **rest})  # pyright: ignore[reportArgumentType]
+    built = build(geometry, **{**leaf, **settings, **rest})  # pyright: ignore[reportArgumentType]
+    if type(system.noise) in GAUSSIAN:
+        return built
+    if "Sigma" in changes:
+        raise inputs.InputError(f"Sigma: expected none for {type(system.noise).__name__} noise")
+    dtype = built.gamma.dtype
+    return inputs.swapped(built, noise=jax.tree.map(lambda x: jnp.asarray(x, dtype), system.noise))
+
+
+def contradiction(system: QuadraticGaussian) -> str | None:
+    """Which leaf of a ``system``, or of a stacked batch, is not what it is derived to be; None
+    where all agree within the rounding of their dtype. For what no constructor can see.
+    """
+    batch = np.ndim(system.gamma)
+
+    def full(name):
+        x = np.asarray(getattr(system, name), np.float64)
+        return x if x.ndim > batch + 1 else x[..., None] * np.eye(x.shape[-1])
+
+    P, Q, R, A, R_inverse, root, difference = (
+        full(name) for name in ("P", "Q", "R", "A", "R_inverse", "root", "P_minus_Q")
+    )
+    gamma, offset = (np.asarray(x, np.float64) for x in (system.gamma, system.offset))
+    rounding = 32.0 * float(np.finfo(system.gamma.dtype).eps)
+    size = {name: np.abs(x).max((-2, -1)) for name, x in (("P", P), ("R", R), ("A", A))}
+    inverse = size["R"] * np.abs(R_inverse).max((-2, -1))
+    d, m = P.shape[-1], R.shape[-1]
+    found: list[tuple[str, Any, Any]] = [
+        ("P_minus_Q", difference - (P - Q), size["P"]),
+        ("root", root @ root - difference, d * size["P"]),
+        ("R_inverse", R @ R_inverse - np.eye(m), m * inverse),
+        ("A", gamma[..., None, None] * P @ A - np.eye(d), d * size["P"] * size["A"]),
+    ]
+    Sigma = covariance(system.noise)
+    if Sigma is not None:
+        weighted = gamma / (1.0 - gamma) * np.sum(P * Sigma, (-2, -1))
+        scale = gamma / (1.0 - gamma) ** 2 * np.sum(np.abs(P * Sigma), (-2, -1))
+        found.append(("offset", (offset - weighted)[..., None, None], scale))
+    for name, error, scale in found:
+        if not (np.abs(error).max((-2, -1)) <= rounding * scale).all():
+            return f"system.{name}: not what its other leaves give; use cojax.rebuild to change one"
+    return None
 
 
 def _subtract(P: np.ndarray, Q: np.ndarray) -> np.ndarray:

@@ -13,6 +13,7 @@ import abc
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 
 class Optimum(NamedTuple):
@@ -69,6 +70,13 @@ class System(abc.ABC):
     @abc.abstractmethod
     def state_bound(self, radius: jax.Array) -> jax.Array:
         """Row by row, the largest |s_i| with V*(s) - b <= radius²; shape (d,)."""
+
+    def reach(self, radius: jax.Array, start: jax.Array, limit: jax.Array) -> jax.Array:
+        """Row by row, a bound of |s_i| after one step from a state with V*(s) - b <= radius² or
+        |s_i| <= start_i, under actions |a_i| <= limit_i; shape (d,). By default a guess: four
+        times what is inside.
+        """
+        return 4.0 * jnp.maximum(self.state_bound(radius), start)
 
     @abc.abstractmethod
     def sample_noise(self, s: jax.Array, key: jax.Array) -> jax.Array:

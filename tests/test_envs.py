@@ -1,15 +1,22 @@
 from __future__ import annotations
 
+import copy
+import dataclasses
+import pickle
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import struct
 from helpers import scope
 
 import cojax
-from cojax import oracle, streams
-from cojax.envs import CommonStreams, ConverseEnv, EnvParams
-from cojax.initial import Fixed, Listed
+from cojax import inputs, oracle, streams
+from cojax.envs import CommonStreams, ConverseEnv, EnvParams, EnvState
+from cojax.families import BUILT_IN, FAMILIES
+from cojax.initial import Fixed, InitialLaw, Listed, Normal
+from cojax.noise import Gaussian, Noise
 
 ENV = ConverseEnv()
 
@@ -328,3 +335,308 @@ def test_a_start_in_the_origin_has_a_guard_with_and_without_noise():
         params = cojax.envs.env_params(system, Fixed(jnp.zeros(4)))
         expected = radius or 1e4 * np.sqrt(float(system.offset))
         assert float(params.divergence_radius) == pytest.approx(expected)
+
+
+# --- what is replaced ----------------------------------------------------------------------------
+
+
+def routes(params):
+    """Every way of exchanging fields that Python and flax know."""
+    return {
+        "dataclasses": lambda **changes: dataclasses.replace(params, **changes),
+        "flax": lambda **changes: params.replace(**changes),
+        # what copy.replace calls, from Python 3.13 on
+        "copy": lambda **changes: getattr(params, "__replace__", params.replace)(**changes),
+    }
+
+
+ROUTES = ("dataclasses", "flax", "copy")
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_the_guard_and_the_free_box_follow_system_and_law(route):
+    """V* times 1e10: a radius that stayed would end every episode of π* in its first step."""
+    for options in ({}, {"action_limit": None}):
+        params = arm(**options)
+        change = routes(params)[route]
+        P = np.asarray(params.system.P, np.float64)
+        larger = cojax.rebuild(params.system, P=1e10 * P, Q=3e8 * P, R=1e11)
+        after = change(system=larger)
+        np.testing.assert_allclose(after.divergence_radius, 1e5 * params.divergence_radius, 1e-4)
+        assert after.clip_actions == params.clip_actions
+        if route == "flax":
+            assert not cojax.evaluate("oracle", after, 4, num_steps=20).trials["failed"].any()
+        far = Normal(mean=jnp.full(4, 1e6), std=jnp.ones(4))
+        assert change(initial_state=far).divergence_radius > 1e5 * params.divergence_radius
+        free = params.clip_actions is False
+        assert (change(initial_state=far).action_limit[0] > params.action_limit[0]) == free
+    given = routes(arm(divergence_radius=7.0))[route](system=larger)
+    assert given.divergence_radius == 7.0
+    both = routes(arm())[route](system=larger, divergence_radius=9.0)
+    assert both.divergence_radius == 9.0
+
+
+def test_a_stacked_batch_follows_too():
+    batch = cojax.stack([arm(), arm(seed=3)])
+    P = [np.asarray(x, np.float64) for x in batch.system.P]
+    singles = [jax.tree.map(lambda x, i=i: x[i], batch.system) for i in range(2)]
+    larger = [cojax.rebuild(s, P=1e4 * p, Q=3e2 * p) for s, p in zip(singles, P, strict=True)]
+    systems = cojax.envs.batching.level(larger)
+    after = batch.replace(system=jax.tree.map(lambda *x: jnp.stack(x), *systems))
+    np.testing.assert_allclose(after.divergence_radius, 1e2 * batch.divergence_radius, 1e-4)
+    with pytest.raises(ValueError, match="as many as the batch has"):
+        batch.replace(system=larger[0])
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_what_is_replaced_is_checked(route):
+    params = arm()
+    change = routes(params)[route]
+    for changes, message in (
+        ({"terminal_value": "Optimal"}, "terminal_value: unknown 'Optimal'; did you mean"),
+        ({"clip_actions": "no"}, "clip_actions: expected True or False"),
+        ({"max_steps_in_episode": 0}, "max_steps_in_episode: expected whole numbers >= 1, got 0"),
+        ({"max_steps_in_episode": 2.5}, "max_steps_in_episode: expected whole numbers"),
+        ({"divergence_radius": -1.0}, "divergence_radius: expected finite numbers >= 0"),
+        ({"divergence_radius": jnp.nan}, "divergence_radius: expected finite numbers >= 0"),
+        ({"action_limit": [1.0, -1.0]}, "action_limit: expected finite numbers > 0"),
+        ({"action_limit": [1.0]}, r"action_limit: expected shape \(2,\)"),
+        ({"initial_state": Fixed(jnp.zeros(6))}, r"initial_state: expected states of shape \(4,\)"),
+        ({"system": arm(n=3).system}, "expected .* of shape"),
+    ):
+        with pytest.raises(ValueError, match=message) as error:
+            change(**changes)
+        assert "\n" not in str(error.value)
+    short = change(max_steps_in_episode=5)
+    assert short.max_steps_in_episode.dtype == "int32"
+    assert change(action_limit=0.5).action_limit.tolist() == [0.5, 0.5]
+    free = change(action_limit=None)
+    expected = arm(action_limit=None)
+    assert not free.clip_actions
+    np.testing.assert_allclose(free.action_limit, expected.action_limit, rtol=1e-5)
+    assert free.replace(action_limit=1.5).clip_actions
+
+
+def test_leaves_that_contradict_each_other_are_refused_where_they_are_used():
+    """The constructor and edits of a pytree see no names; who measures looks at the numbers."""
+    params = arm()
+    system = params.system
+    for name in ("P", "Q", "R", "gamma", "offset", "A", "root", "R_inverse", "P_minus_Q"):
+        made = inputs.swapped(system, **{name: 0.9 * getattr(system, name)})
+        edited = jax.tree_util.tree_map_with_path(
+            lambda path, x, name=name: 0.9 * x if path[0].name == name else x, system
+        )
+        for wrong in (made, edited):
+            with pytest.raises(ValueError, match=r"system\.\w+: not what its other leaves give"):
+                cojax.envs.env_params(wrong, params.initial_state)
+            with pytest.raises(ValueError, match=r"use cojax\.rebuild"):
+                cojax.evaluate("oracle", inputs.swapped(params, system=wrong), 4, num_steps=4)
+
+
+def test_copies_pickles_and_pytrees_are_as_before():
+    params = arm()
+    again = [copy.copy(params), copy.deepcopy(params), pickle.loads(pickle.dumps(params))]
+    again += [jax.tree.map(lambda x: x, params), jax.jit(lambda x: x)(params)]
+    for other in again:
+        assert jax.tree.structure(other) == jax.tree.structure(params)
+        same = jax.tree.map(lambda a, b: (a == b).all(), other, params)
+        assert jax.tree.all(same)
+
+    @jax.jit
+    def radius(params, steps):  # nothing is derived where nothing can be measured
+        return params.replace(max_steps_in_episode=steps, system=params.system).divergence_radius
+
+    assert radius(params, 3) == params.divergence_radius
+
+
+# --- the observation space -----------------------------------------------------------------------
+
+
+@jax.jit
+def under(params, action):
+    """16 environments for 60 steps under one action, (m,): the first observations, and of every
+    step the observations, the last ones of episodes, the true states, rewards and infos.
+    """
+    keys = jax.random.split(jax.random.key(0), 16)
+    obs, state = jax.vmap(ENV.reset, (0, None))(keys, params)
+
+    def body(state, key):
+        def one(key, state):
+            out = ENV.step(key, state, action, params)
+            true = ENV.step_env(jax.random.split(key)[0], state, action, params)[1].s
+            return out[1], (out[0], out[5]["final_observation"], true, out[2], out[5])
+
+        return jax.vmap(one)(jax.random.split(key, 16), state)
+
+    return obs, jax.lax.scan(body, state, jax.random.split(jax.random.key(1), 60))[1]
+
+
+@jax.jit
+def left(params, observations):
+    """Whether states as they are shown, (steps, num, d), are outside of the guard."""
+    return jax.vmap(jax.vmap(lambda s: ENV.is_terminated(EnvState(0, s), params)))(observations)
+
+
+def inside(space, *observations):
+    """Whether a space holds all observations, (..., d)."""
+    return all(bool(space.contains(x)) for x in observations)
+
+
+@pytest.mark.parametrize("terminal_value", ["none", "optimal"])
+@pytest.mark.parametrize("family", BUILT_IN)
+def test_every_observation_is_in_the_space_whatever_acts(family, terminal_value):
+    base = cojax.make(f"{family}-v0", terminal_value=terminal_value, max_steps_in_episode=40)[1]
+    sizes = [base, base.replace(action_limit=1.0), base.replace(action_limit=None)]
+    for radius in (1e-6, 1e-2, 3.0, None):
+        for params in sizes:
+            if radius is not None:
+                params = params.replace(divergence_radius=radius)
+            space = ENV.observation_space(params)
+            assert np.isfinite(space.high).all()
+            assert np.isfinite(space.sample(jax.random.key(0))).all()
+            for size in (1.0, np.nan) if params.clip_actions else (1.0, 1e30, np.inf, np.nan):
+                obs, (later, final, true, _, info) = under(params, size * params.action_limit)
+                assert inside(space, obs, later, final)
+                if size == 1.0:  # the space is wide enough: nothing had to be clipped
+                    np.testing.assert_array_equal(final, true)
+                if radius is None:  # what is shown tells whether the guard was left
+                    np.testing.assert_array_equal(left(params, final), info["diverged"])
+
+
+@struct.dataclass
+class HeavyTailed(Noise):
+    """Student's t of three degrees of freedom: no bound."""
+
+    scale: jax.Array
+
+    def sample(self, key, s):
+        return self.scale * jax.random.t(key, 3.0, self.scale.shape)
+
+    def covariance(self):
+        return 3.0 * self.scale**2
+
+
+@struct.dataclass
+class Anywhere(InitialLaw):
+    """A law that does not say how far it goes."""
+
+    scale: jax.Array
+
+    def sample(self, key):
+        return self.scale * jax.random.normal(key, (4,))
+
+
+def test_noise_and_starts_without_a_bound_are_shown_in_the_space():
+    params = arm(divergence_radius=1e-4)
+    noise = HeavyTailed(jnp.sqrt(params.system.noise.covariance() / 3.0))
+    system = inputs.swapped(params.system, noise=noise)
+    wild = inputs.swapped(params, system=system, initial_state=Anywhere(jnp.float32(1e3)))
+    space = ENV.observation_space(wild)
+    obs, (later, final, true, reward, _) = under(wild, jnp.full(2, 2.0))
+    assert inside(space, obs, later, final)
+    assert (np.abs(true) > np.asarray(space.high)).any()
+    # the reward is that of the true state, not of what is shown
+    value = jax.vmap(jax.vmap(system.value))(true)
+    assert (reward <= -0.99 * system.gamma * value).all()
+    assert isinstance(cojax.rebuild(system, p=0.5).noise, HeavyTailed)
+
+
+def test_an_overflow_is_shown_finite():
+    params = arm(action_limit=None, max_steps_in_episode=3)
+    space = ENV.observation_space(params)
+    _, state = ENV.reset(jax.random.key(0), params)
+    for action in (jnp.nan, jnp.inf, 3e38):
+        obs, after, *_ = ENV.step_env(jax.random.key(1), state, jnp.full(2, action), params)
+        assert space.contains(obs)
+        assert space.contains(ENV.get_obs(after, params))
+        assert ENV.is_terminated(after, params)
+
+
+def test_draws_stay_within_the_bounds_of_their_laws():
+    keys = jax.random.split(jax.random.key(0), 20_000)
+    largest = float(jnp.sqrt(2.0) * jax.lax.erf_inv(jnp.float32(1.0 - 2.0**-24)))
+    assert largest < 5.5
+    L = jnp.array([[1.0, -2.0], [0.5, 0.0]])
+    for law in (Gaussian(L), arm().system.noise):
+        draws = jax.jit(jax.vmap(law.sample, (0, None)))(keys, jnp.zeros(2))
+        assert (jnp.abs(draws) <= law.bound()).all()
+    families = ("ConverseArm", "NVDEx", "PointMass", "DoubleIntegrator")
+    laws = [FAMILIES[name].build().geometry.initial_law() for name in families]
+    for law in (*laws, Listed(jnp.array([[1.0, -3.0], [-2.0, 0.5]]))):
+        draws = jax.jit(jax.vmap(law.sample))(keys)
+        assert (jnp.abs(draws) <= 1.00001 * law.bound()).all()
+
+
+# --- gymnax's own wrappers -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", BUILT_IN)
+def test_the_spaces_of_every_environment_are_those_of_gymnax(family):
+    from gymnax.environments.spaces import gymnax_space_to_gym_space
+
+    env, params = cojax.make(f"{family}-v0")
+    _, state = env.reset(jax.random.key(0), params)
+    whole = env.state_space(params)
+    assert whole.contains(state)
+    for space in (env.action_space(params), env.observation_space(params), *whole.spaces.values()):
+        one = space.sample(jax.random.key(1))
+        assert space.contains(one)
+        assert (one.shape, one.dtype) == (space.shape, space.dtype)
+        assert space.low.dtype == space.high.dtype == space.dtype
+        assert space.low.shape == space.high.shape
+    for space in (env.action_space(params), env.observation_space(params), whole):
+        converted = gymnax_space_to_gym_space(space)
+        assert converted.contains(jax.tree.map(np.asarray, converted.sample()))
+
+
+def test_the_wrappers_of_gymnax_take_our_environments():
+    """On the family of one action, which takes them the furthest."""
+    from gymnax import wrappers
+
+    env, params = cojax.make("DoubleIntegrator-v0")
+    key, a = jax.random.key(0), 0.0 * params.action_limit
+    for wrapper in (wrappers.FlattenObservationWrapper, wrappers.LogWrapper):
+        wrapped = wrapper(env)
+        _, state = wrapped.reset(key, params)
+        assert set(wrapped.step(key, state, a, params)[5]) >= CONTRACT
+    legacy = wrappers.LegacyStepAPIWrapper(env)
+    assert len(legacy.step(key, legacy.reset(key, params)[1], a, params)) == 5
+    stepped = wrappers.GymnaxToDmEnvWrapper(env)
+    assert stepped.step(key, stepped.reset(key, params), a, params).discount == 1.0
+    gym = wrappers.GymnaxToGymWrapper(env, params)
+    obs, _ = gym.reset(seed=0)
+    for shown in (obs, gym.step(gym.action_space.sample())[0]):
+        assert gym.observation_space.contains(np.asarray(shown))
+    vector = wrappers.GymnaxToVectorGymWrapper(env, 3, params)
+    vector.reset(seed=0)
+    assert vector.step(vector.action_space.sample())[0].shape == (3, 2)
+    with pytest.raises(ValueError, match="Discrete"):  # actions are continuous
+        wrappers.StickyActionWrapper(env)
+
+
+CONTRACT = {"discount", "terminated", "truncated", "final_observation"}
+
+
+def test_info_has_the_entries_of_gymnax_and_tells_the_guard_aside():
+    """A wrapper may carry a dict of the four through a scan, as gymnax's own for brax does."""
+    params = arm(divergence_radius=1e-3)
+    obs, state = ENV.reset(jax.random.key(0), params)
+    flag = jnp.zeros((), bool)
+    info = {"discount": jnp.ones(()), "terminated": flag, "truncated": flag}
+
+    def body(carry, key):
+        state, old = carry
+        _, state, _, _, _, info = ENV.step(key, state, jnp.zeros(2), params)
+        return (state, {**old, **info}), info
+
+    start = (state, {**info, "final_observation": obs})
+    (_, last), every = jax.lax.scan(body, start, jax.random.split(jax.random.key(1), 3))
+    assert set(last) == CONTRACT
+    assert every["diverged"].all()
+    assert every.get("diverged").all()
+    assert every.get("other", 3) == 3
+    assert "diverged" not in every
+    assert jax.tree.map(lambda x: x[0], every)["diverged"]
+    with pytest.raises(KeyError):
+        every["other"]
+    assert copy.deepcopy(every)["diverged"].all()

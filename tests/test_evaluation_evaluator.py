@@ -1,15 +1,21 @@
 """The evaluator against what is known: exact zeros, exact gaps, and the wrapped environment."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import scope
+from scipy.linalg import solve_discrete_lyapunov
 
 import cojax
 from cojax import precision, streams
 from cojax.evaluation import evaluate
+from cojax.evaluation.linearised import linearisation
 from cojax.evaluation.rollout import Sum
 from cojax.evaluation.subjects import group_by_shape
+from cojax.initial import Fixed
 from cojax.policy import Policy
 
 SYSTEMS = {
@@ -67,6 +73,64 @@ def test_dithered_oracle_has_the_gap_that_theory_gives():
     assert row["suboptimality"]["mean"] == pytest.approx(exact, rel=0.02)
     assert width["suboptimality"] < 0.03 * exact
     assert width["suboptimality"] < width["tail_corrected"]
+
+
+def test_the_tail_that_the_horizon_cuts_is_scaled_by_the_tail_value():
+    """The dithered oracle's own gap is tr(BC)/(1-γ) from every state: γᵀ of it is cut at T."""
+    params, std, T = make("nvdex"), 0.05, 60
+    system, gamma = params.system, float(params.system.gamma)
+    trace_B = jax.vmap(lambda a: system.excess_cost(jnp.zeros(5), a))(jnp.eye(2)).sum()
+    whole = std**2 * float(trace_B) / (1.0 - gamma)
+    result = evaluate(f"dithered-oracle:{std}", params, 256, 3, num_steps=T)
+    row = result.rows()[0]
+    gap, tail = row["suboptimality"], row["tail_value"]
+    assert gap["high"] < 0.6 * whole  # not the gap of the policy itself
+    cut = gamma**T * whole
+    assert gap["low"] + cut < whole < gap["high"] + cut
+    rho = whole / float(system.offset)  # V^π = V* + whole, and V* >= b
+    assert cut < rho * tail < 4.0 * cut
+    assert (result.frame()["tail_value"] == result.trials["tail_value"].ravel()).all()
+    failing = evaluate({"nan": lambda obs, key: jnp.nan * obs[:2]}, params, 4, num_steps=5)
+    assert np.isinf(failing.rows()[0]["tail_value"])
+
+
+def test_the_gap_of_a_linear_policy_is_that_of_lyapunov_less_its_tail():
+    """V^π = sᵀX s + b_π, X = Q + KᵀRK + γ FᵀX F, F = A - BK, and moments of s_T in closed form."""
+    with scope("float64"):
+        s0, T = np.array([1.0, -0.5]), 30
+        params = cojax.make("DoubleIntegrator-v0", initial_state=Fixed(jnp.asarray(s0)))[1]
+        system = params.system
+        A, B, Q, R = linearisation(system)
+        K, gamma = np.array([[6.0, 9.0]]), float(system.gamma)
+        F, P = A - B @ K, np.asarray(system.P)
+        Sigma = np.diag(np.asarray(system.noise.covariance()))
+        X = solve_discrete_lyapunov(np.sqrt(gamma) * F.T, Q + K.T @ R @ K)
+        offsets = [gamma / (1.0 - gamma) * np.trace(M @ Sigma) for M in (X, P)]
+        moment = np.outer(s0, s0)
+        whole = s0 @ (X - P) @ s0 + offsets[0] - offsets[1]
+        for _ in range(T):
+            moment = F @ moment @ F.T + Sigma
+        cut = gamma**T * (np.sum((X - P) * moment) + offsets[0] - offsets[1])
+        tail = gamma**T * (np.sum(P * moment) + offsets[1])
+        linear = {"linear": lambda obs, key: -jnp.asarray(K) @ obs}
+        row = evaluate(linear, params, 1024, num_steps=T).rows()[0]
+    assert 0.05 * whole < cut  # otherwise there is nothing to see
+    assert row["suboptimality"]["low"] < whole - cut < row["suboptimality"]["high"]
+    assert row["tail_value"] == pytest.approx(tail, rel=0.02)
+    larger = max(np.linalg.eigvals(np.linalg.solve(P, X)).real.max(), offsets[0] / offsets[1])
+    assert cut <= (larger - 1.0) * tail
+
+
+def test_an_evaluation_is_of_one_piece():
+    result = evaluate(["zero", "oracle"], make("nvdex"), 4, num_steps=4)
+    for change, message in (
+        ({"members": result.members[:1]}, "trials: expected 1 fixtures and 1 members"),
+        ({"fixtures": ("a", "b")}, "trials: expected 2 fixtures and 2 members"),
+        ({"hashes": (None, None)}, "hashes: expected one for each of 1 fixtures, got 2"),
+        ({"horizons": np.zeros(3)}, "horizons: expected one for each of 1 fixtures, got 3"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            dataclasses.replace(result, **change)
 
 
 def test_members_of_a_population_meet_the_instances_of_the_wrapped_environment():

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
+import pickle
 import re
 import subprocess
 import sys
@@ -319,6 +321,20 @@ def test_with_changes_drops_what_described_the_old_one():
         fixture.with_changes(horizons=3)
     with pytest.raises(InputError, match=r"knobs\.p: expected a number in \(0, 1\], got 2"):
         fixture.with_changes(p=2.0)
+
+
+def test_replacement_keeps_no_description_of_another_problem():
+    """``dataclasses.replace`` and, from Python 3.13 on, ``copy.replace``, which calls it."""
+    fixture = load_fixture(ARM)
+    changes = {"R": fixture.R / 2, "knobs": fixture.knobs | {"p": 0.5}, "gamma": 0.9, "horizon": 9}
+    for name, value in changes.items():
+        for replace in (dataclasses.replace, getattr(copy, "replace", dataclasses.replace)):
+            with pytest.raises(InputError, match=rf"{name}: .*use fixture\.with_changes\({name}="):
+                replace(fixture, **{name: value})
+    renamed = dataclasses.replace(fixture, id="other", certificate=None)
+    assert (renamed.id, renamed.certificate) == ("other", None)
+    for again in (copy.copy(fixture), copy.deepcopy(fixture), pickle.loads(pickle.dumps(fixture))):
+        assert again == fixture
 
 
 def test_params_follow_the_fixture_and_options_override_it():

@@ -134,8 +134,12 @@ class Batch:
             raise InputError("action_limit: expected the same in all systems of one batch")
 
     def _widest(self, env: Any) -> tuple[np.ndarray, np.ndarray]:
-        high = np.asarray(jax.vmap(lambda p: env.observation_space(p).high)(self.params))
-        low = np.asarray(jax.vmap(lambda p: env.observation_space(p).low)(self.params))
+        def bounds(params: Any) -> tuple[jax.Array, jax.Array]:
+            space = env.observation_space(params)
+            low, high = (jnp.broadcast_to(x, space.shape) for x in (space.low, space.high))
+            return low, high
+
+        low, high = (np.asarray(x, np.float32) for x in jax.vmap(bounds)(self.params))
         return low.min(axis=0), high.max(axis=0)
 
     @property

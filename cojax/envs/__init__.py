@@ -2,8 +2,9 @@
 
 from cojax.envs.batching import num_instances, stack, unstack
 from cojax.envs.common_streams import CommonStreams
-from cojax.envs.environment import ConverseEnv, EnvParams, EnvState
-from cojax.envs.registration import env_params, make, register_with_gymnax, registered
+from cojax.envs.environment import ConverseEnv, EnvState
+from cojax.envs.params import EnvParams, env_params
+from cojax.envs.registration import make, register_with_gymnax, registered
 
 register_with_gymnax()
 

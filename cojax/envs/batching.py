@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from cojax import linalg, precision
-from cojax.envs.environment import EnvParams
+from cojax import inputs, linalg, precision
+from cojax.envs.params import EnvParams
 from cojax.inputs import InputError
 from cojax.noise import DiagonalGaussian, Gaussian
 from cojax.quadratic import QuadraticGaussian
@@ -33,7 +32,7 @@ def stack(params: Sequence[EnvParams]) -> EnvParams:
     if all(isinstance(p.system, QuadraticGaussian) for p in params):
         levelled = level([p.system for p in params])  # pyright: ignore
         pairs = zip(params, levelled, strict=True)
-        params = [dataclasses.replace(p, system=s) for p, s in pairs]
+        params = [inputs.swapped(p, system=s) for p, s in pairs]
     first = jax.tree_util.tree_flatten_with_path(params[0])[0]
     for index, other in enumerate(params[1:], start=1):
         leaves = jax.tree_util.tree_flatten_with_path(other)[0]

@@ -2,8 +2,8 @@
 
     reward = -c(s, a),  s' = f(s) + G(s) a + w,  observation = state
 
-The system, the initial law, the action bound and the horizon are leaves of the params, so one
-compilation serves every system of one shape.
+The system, the initial law, the action bound and the horizon are leaves of the params
+(:mod:`cojax.envs.params`), so one compilation serves every system of one shape.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 # that find the params first.
 # pyright: reportIncompatibleVariableOverride=false, reportGeneralTypeIssues=false
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,10 +21,7 @@ from gymnax.environments import environment, spaces
 
 from cojax import streams
 from cojax import system as systems
-from cojax.initial import InitialLaw
-from cojax.system import System
-
-TERMINAL_VALUES = ("none", "optimal")
+from cojax.envs.params import EnvParams
 
 
 @struct.dataclass
@@ -38,45 +35,6 @@ class EnvState(environment.EnvState):
 
     time: jax.Array
     s: jax.Array
-
-
-@struct.dataclass(kw_only=True)
-class EnvParams(environment.EnvParams):
-    """One problem: a system, where it starts, and how an episode ends. Every field but the last
-    two is a leaf, and may differ between the members of a stacked batch.
-
-    Attributes:
-        max_steps_in_episode: () int32, the horizon T.
-        system: f, G, c, the noise and their optimum.
-        initial_state: the law of s_0.
-        action_limit: (m,), the box [-limit, limit], in the units of the actions.
-        divergence_radius: (); sqrt(V*(s) - b) beyond it ends the episode.
-        clip_actions: whether actions are clipped to the box; ±inf and NaN are not, and fail.
-        terminal_value: "none", or "optimal" for a terminal cost V*: see :class:`ConverseEnv`.
-    """
-
-    max_steps_in_episode: jax.Array
-    system: System
-    initial_state: InitialLaw
-    action_limit: jax.Array
-    divergence_radius: jax.Array
-    clip_actions: bool = struct.field(pytree_node=False, default=True)
-    terminal_value: Literal["none", "optimal"] = struct.field(pytree_node=False, default="none")
-
-    @property
-    def discount(self) -> jax.Array:
-        """The system's γ, which the problem is posed with."""
-        return self.system.gamma
-
-    def clip(self, action: jax.Array) -> jax.Array:
-        """The action that the system receives, (..., m): the nearest in the box where there is one.
-
-        What is not finite stays as it is, so that it ends in a failure with a box and without.
-        """
-        if not self.clip_actions:
-            return action
-        inside = jnp.clip(action, -self.action_limit, self.action_limit)
-        return jnp.where(jnp.isfinite(action), inside, action)
 
 
 class ConverseEnv(environment.Environment[EnvState, EnvParams]):
@@ -93,6 +51,11 @@ class ConverseEnv(environment.Environment[EnvState, EnvParams]):
     With ``terminal_value="none"`` (the paper) the time limit sets ``truncated`` alone. With
     ``"optimal"`` it is the end of a finite-horizon problem with terminal cost V*: it sets
     ``terminated`` and -γ V*(s_T) is added to the reward; the optimal value is V* at every T.
+
+    Observations are the state, and in the finite ``observation_space``, which holds what one step
+    adds to a state inside the guard. A state that is further out (actions beyond a box that is
+    not enforced, noise without a bound) or not finite is shown clipped to it, a NaN at its edge;
+    reward, ``info`` and what follows are those of the true state.
 
     Args:
         params: the default of every ``params`` below: a problem, :class:`EnvParams`.
@@ -154,22 +117,22 @@ class ConverseEnv(environment.Environment[EnvState, EnvParams]):
             terminated = diverged | (next_state.time >= params.max_steps_in_episode)
         reward = -system.stage_cost(state.s, action)
         reward = reward - jnp.where(terminated, system.gamma * value, 0.0)
-        obs, next_state = self._apply_transition_gradient_policy(s, next_state)
+        obs, next_state = self._apply_transition_gradient_policy(_shown(s, params), next_state)
         discount = 1.0 - terminated.astype(reward.dtype)
         return obs, next_state, reward, terminated, {"discount": discount, "diverged": diverged}
 
     def reset_env(self, key, params):
         """Draw s_0 from the initial law."""
         s = params.initial_state.sample(key)
-        return s, EnvState(time=jnp.zeros((), jnp.int32), s=s)
+        return _shown(s, params), EnvState(time=jnp.zeros((), jnp.int32), s=s)
 
     def observe(self, key, state, action, params):
-        """The state itself."""
-        return state.s
+        """The state, clipped to the observation space."""
+        return _shown(state.s, params)
 
     def get_obs(self, state, params=None, key=None):
-        """The state itself."""
-        return state.s
+        """The state, clipped to the observation space."""
+        return _shown(state.s, self.default_params if params is None else params)
 
     def is_terminated(self, state, params):
         """Whether the state is outside the divergence guard, or not finite."""
@@ -185,25 +148,76 @@ class ConverseEnv(environment.Environment[EnvState, EnvParams]):
     def action_space(self, params: EnvParams | None = None) -> spaces.Box:
         """Box [-limit, limit]^m; a system without a bound has a finite box that is not enforced."""
         params = self.default_params if params is None else params
-        limit = params.action_limit
-        return spaces.Box(-limit, limit, limit.shape, limit.dtype)  # pyright: ignore
+        return _box(params.action_limit)
 
     def observation_space(self, params: EnvParams | None = None) -> spaces.Box:
-        """Finite box around the divergence guard, shape (d,)."""
+        """Finite box, shape (d,), that holds every observation: states inside the divergence
+        guard, initial ones, and what one step adds to them.
+        """
         params = self.default_params if params is None else params
-        high = params.system.state_bound(params.divergence_radius)
-        return spaces.Box(-high, high, high.shape, high.dtype)  # pyright: ignore
+        return _box(_farthest(params))
 
     def state_space(self, params: EnvParams | None = None) -> spaces.Dict:
-        """Time and s."""
+        """Time, and s of a state that ``step`` and ``reset`` return."""
         params = self.default_params if params is None else params
-        time = spaces.Box(0, params.max_steps_in_episode, (), jnp.int32)  # pyright: ignore
+        last = jnp.asarray(params.max_steps_in_episode, jnp.int32)
+        time = spaces.Box(jnp.zeros_like(last), last, (), jnp.int32)
         return spaces.Dict({"time": time, "s": self.observation_space(params)})
 
     @property
     def num_actions(self) -> int:
         """m, the dimension of the action."""
         return self.default_params.system.action_dim
+
+
+def _farthest(params: EnvParams) -> jax.Array:
+    """Row by row the largest observation, shape (d,); finite, and with room for rounding."""
+    system, law = params.system, params.initial_state
+    start = jnp.broadcast_to(law.bound(), (system.state_dim,)).astype(system.gamma.dtype)
+    high = 1.0001 * system.reach(params.divergence_radius, start, params.action_limit)
+    return jnp.minimum(high, 0.25 * jnp.finfo(high.dtype).max)
+
+
+def _shown(s: jax.Array, params: EnvParams) -> jax.Array:
+    """s as an observation: clipped to its space, a NaN at the edge, where the guard is left too."""
+    high = _farthest(params).astype(s.dtype)
+    return jnp.clip(jnp.where(jnp.isnan(s), high, s), -high, high)
+
+
+def _box(high: jax.Array) -> spaces.Box:
+    """Box [-high, high]; of one dimension with numbers as bounds, which gymnax's wrappers need."""
+    bound = high[0] if high.shape == (1,) else high
+    return spaces.Box(-bound, bound, high.shape, high.dtype)
+
+
+@jax.tree_util.register_pytree_with_keys_class
+class Info(dict[str, Any]):
+    """What a step tells, a dict of gymnax's four entries. ``info["diverged"]`` answers too, and is
+    no entry: wrappers (gymnax's for brax) carry a dict of those four through ``lax.scan``.
+    """
+
+    def __init__(self, entries: dict[str, Any], aside: dict[str, Any]):
+        super().__init__(entries)
+        self.aside = aside
+
+    def __missing__(self, name: str) -> Any:
+        return self.aside[name]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """An entry, or what is told aside, or ``default``."""
+        return super().get(name, self.aside.get(name, default))
+
+    def tree_flatten_with_keys(self) -> tuple[Any, Any]:
+        """Entries and what is aside, by name."""
+        parts = [dict(sorted(part.items())) for part in (self, self.aside)]
+        leaves = [(jax.tree_util.DictKey(n), x) for part in parts for n, x in part.items()]
+        return leaves, tuple(map(tuple, parts))
+
+    @classmethod
+    def tree_unflatten(cls, names: Any, leaves: Any) -> Info:
+        """The reverse."""
+        parts, leaves = names, iter(leaves)
+        return cls(*({name: next(leaves) for name in part} for part in parts))
 
 
 @partial(jax.jit, static_argnames=("env",))
@@ -222,9 +236,10 @@ def _step(env: Any, key: jax.Array, state: Any, action: jax.Array, params: Any) 
 def autoreset(env: Any, key_step, key_reset, state, action, params) -> tuple:
     """One ``step_env`` and, where the episode ended, a fresh ``reset_env``, as gymnax does it.
 
-    Returns obs, state, reward, terminated, truncated, info with ``final_observation``.
+    Returns obs, state, reward, terminated, truncated, :class:`Info` with ``final_observation``.
     """
     obs_step, state_step, reward, terminated, info = env.step_env(key_step, state, action, params)
+    info = dict(info)
     truncated = env.is_truncated(state_step, params)
     done = terminated | truncated
     obs_reset, state_reset = env.reset_env(key_reset, params)
@@ -233,10 +248,6 @@ def autoreset(env: Any, key_step, key_reset, state, action, params) -> tuple:
         (obs_reset, state_reset),
         (obs_step, state_step),
     )
-    info = {
-        **info,
-        "terminated": terminated,
-        "truncated": truncated,
-        "final_observation": obs_step,
-    }
-    return obs, state, reward, terminated, truncated, info
+    aside = {"diverged": info.pop("diverged")} if "diverged" in info else {}
+    info |= {"terminated": terminated, "truncated": truncated, "final_observation": obs_step}
+    return obs, state, reward, terminated, truncated, Info(info, aside)

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import gymnax
-import jax
-import jax.numpy as jnp
-import numpy as np
 
-from cojax import inputs, linalg, streams
-from cojax.envs.environment import TERMINAL_VALUES, ConverseEnv, EnvParams
+from cojax import inputs
+from cojax.envs.environment import ConverseEnv
+from cojax.envs.params import EnvParams, env_params
 from cojax.families import FAMILIES
-from cojax.initial import InitialLaw
-from cojax.system import System
 
 ENV_OPTIONS = (
     "initial_state",
@@ -31,92 +26,6 @@ ENV_OPTIONS = (
 def env_ids() -> dict[str, str]:
     """Names of environments, and the family of each; registered families are among them."""
     return {f"{family}-v0": family for family in FAMILIES}
-
-
-def env_params(
-    system: System,
-    initial_state: InitialLaw,
-    *,
-    max_steps_in_episode: int = 512,
-    action_limit: Any = 2.0,
-    terminal_value: str = "none",
-    divergence_radius: float | None = None,
-) -> EnvParams:
-    """Params of an environment from a system.
-
-    Args:
-        system: a certified system.
-        initial_state: the law of s_0.
-        max_steps_in_episode: the horizon T, >= 1.
-        action_limit: the box [-limit, limit], a number or one for each action; None for no bound
-            (the action space is then a box of four times the largest optimal action met on the
-            first steps under π* from draws of the initial law, and not enforced).
-        terminal_value: "none" (the paper's time limit) or "optimal": see :class:`ConverseEnv`.
-        divergence_radius: of the guard, in the norm sqrt(V*(s) - b); by default 10⁴ times the
-            root mean square of that norm over the initial law, but not below sqrt(b), and 1 for 0.
-
-    Raises ValueError, one line, for anything unusable.
-    """
-    dtype = system.gamma.dtype
-    horizon = inputs.whole("max_steps_in_episode", max_steps_in_episode, 1)
-    inputs.one_of("terminal_value", terminal_value, TERMINAL_VALUES)
-    rms = largest = 1.0
-    if action_limit is None or divergence_radius is None:
-        rms, largest = jax.device_get(scales(_padded(system), initial_state))
-    if action_limit is None:
-        limit = np.full(system.action_dim, 4.0 * max(float(largest), 1e-6))
-    else:
-        limit = inputs.vector("action_limit", action_limit, system.action_dim)
-        if (limit <= 0.0).any():
-            raise inputs.InputError(f"action_limit: expected numbers > 0, got {limit.min():g}")
-    if divergence_radius is None:
-        divergence_radius = 1e4 * float(rms)
-    divergence_radius = inputs.number("divergence_radius", divergence_radius, 0.0, low_open=True)
-    return EnvParams(
-        max_steps_in_episode=linalg.to_device(horizon, np.int32),
-        system=system,
-        initial_state=initial_state,
-        action_limit=linalg.to_device(limit, dtype),
-        divergence_radius=linalg.to_device(divergence_radius, dtype),
-        clip_actions=action_limit is not None,
-        terminal_value=terminal_value,  # pyright: ignore[reportArgumentType]
-    )
-
-
-def _padded(system: System) -> System:
-    """The same system with its Chebyshev series padded, so that few lengths are compiled for."""
-    root = getattr(system, "inverse_root", None)
-    if not isinstance(root, linalg.ChebyshevRoot):
-        return system
-    length = root.coefficients.shape[0]
-    missing = max(16, 1 << (length - 1).bit_length()) - length
-    root = root.replace(  # pyright: ignore
-        coefficients=np.pad(np.asarray(root.coefficients), (0, missing))
-    )
-    return dataclasses.replace(system, inverse_root=root)  # pyright: ignore
-
-
-@jax.jit
-@streams.pinned()
-def scales(system: System, law: InitialLaw) -> tuple[jax.Array, jax.Array]:
-    """Over 1,024 fixed draws of s_0: rms of sqrt(V* - b), sqrt(b) or 1 where that is less or 0, and
-    the largest |a*_i| in them and in 16 of them over the next 64 steps under π*: where s_0 is
-    fixed, a* can be 0 there.
-    """
-    keys = jax.random.split(streams.root_key(0), 1024 + 64)
-    s = jax.vmap(law.sample)(keys[:1024])
-    excess = jax.vmap(system.value)(s) - system.offset
-    actions = jax.vmap(lambda x: system.optimum(x).action)(s)
-
-    def follow(x, key):
-        optimum = jax.vmap(system.optimum)(x)
-        noise = jax.vmap(system.sample_noise)(x, jax.random.split(key, x.shape[0]))
-        return optimum.next_mean + noise, jnp.abs(optimum.action).max()
-
-    _, largest = jax.lax.scan(follow, s[:16], keys[1024:])
-    largest = jnp.maximum(jnp.abs(actions).max(), largest.max())
-    square = jnp.maximum(jnp.mean(excess), system.offset)
-    return jnp.sqrt(jnp.where(square == 0.0, 1.0, square)), largest
 
 
 def make(name: str, **options: Any) -> tuple[ConverseEnv, EnvParams]:

@@ -1,10 +1,18 @@
 """Paired evaluation: any number of policies on the same streams, with their gap measured exactly.
 
-    suboptimality     Σ_{k<T} γᵏ A*(s_k, a_k)                       unbiased, >= 0; primary
+    suboptimality     Σ_{k<T} γᵏ A*(s_k, a_k)                       >= 0; primary
     tail_corrected    Σ γᵏ c_k + γᵀ V*(s_T) - V*(s_0)               the same mean, noisier
     paper_optgap      (V_r^π - V_r*)/(|V_r*| + ε), rewards, cut at T
     paper_regret      Σ γᵏ (r(s_k, a*_k) - r(s_k, a_k)) at the policy's own states
     coupled_regret    the same with the oracle on its own trajectory under the same noise
+
+The first two are unbiased for the gap of the policy that hands over to π* at the horizon T:
+
+    V^π(s_0) - V*(s_0) = E Σ_{k<T} γᵏ A*(s_k, a_k) + γᵀ E[V^π(s_T) - V*(s_T)]
+
+The last term, >= 0, is cut. It is at most ρ E[γᵀ V*(s_T)] for a policy with V^π <= (1 + ρ) V* from
+s_T on; ``tail_value`` is γᵀ V*(s_T), the scale of what is cut. No bound without such a ρ is of use:
+on what the divergence guard encloses A* is bounded by the square of its radius alone.
 
 Source: paper, Section VII, and the performance-difference identity (Kakade and Langford 2002).
 """
@@ -21,8 +29,9 @@ import numpy as np
 
 from cojax import inputs, streams
 from cojax.envs import EnvParams, stack
+from cojax.envs.params import require_sound
 from cojax.evaluation.members import Players, gather
-from cojax.evaluation.result import CONTROLLED, WORST, Evaluation
+from cojax.evaluation.result import CONTROLLED, TAIL, WORST, Evaluation
 from cojax.evaluation.rollout import (
     ALIVE,
     DIVERGED,
@@ -85,7 +94,9 @@ def evaluate(
             single trials mean nothing by themselves, and may be negative.
 
     Returns:
-        An :class:`Evaluation`. Trials that leave the divergence guard, or in which an action or
+        An :class:`Evaluation`. Its gaps are those of policies that hand over to π* at the horizon
+        T: V^π - V* is larger, by at most ρ ``tail_value`` where V^π <= (1 + ρ) V* from there on.
+        Trials that leave the divergence guard, or in which an action or
         a state is not finite, are failures.
 
     Raises ValueError, one line, for an empty list, an unknown name, fewer than one trial or step,
@@ -105,6 +116,7 @@ def evaluate(
     for indices in group_by_shape(systems):
         with scope(systems[indices[0]]):
             batch = stack([systems[i] for i in indices])
+            require_sound(batch.system)
             starts = _initial_states(initial_states, batch, num_trials)
             raw, horizons = _run_group(
                 players, indices, batch, num_trials, key, num_steps, starts, target, chunk, controls
@@ -224,6 +236,8 @@ def _trials(raw: dict[str, np.ndarray], oracle: int, num_members: int) -> dict[s
     trials["failed"] = failed.astype(np.float64)
     trials["diverged"] = (raw["status"] == DIVERGED).astype(np.float64)
     trials["nonfinite"] = (raw["status"] == NONFINITE).astype(np.float64)
+    tail = raw["final_discount"] * raw["final_value"]
+    trials[TAIL] = np.where(failed, np.inf, tail)
     return {name: values[:, :num_members] for name, values in trials.items()}
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cojax.evaluation.intervals import interval_of_mean, interval_over_seeds
+from cojax.inputs import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,6 +28,7 @@ WORST = {
     "time_to_target": np.inf,
 }
 METRICS = tuple(WORST)
+TAIL = "tail_value"  # γᵀ V*(s_T): the scale of what a finite horizon cuts from the gap
 CONTROLLED = "suboptimality_controlled"  # of evaluations that were asked for it
 NEVER_NEGATIVE = {"suboptimality", "relative_suboptimality", "action_distance", "time_to_target"}
 
@@ -58,8 +60,11 @@ class Evaluation:
             a failed trial holds the worst value there is, ±inf. Besides: ``optimal_value``
             V*(s_0), ``steps`` taken, ``saturated`` share of action components at the bound,
             ``reached`` the target set, ``failed``, ``diverged`` (stopped by the guard) and
-            ``nonfinite``, the last four 0 or 1; and, where control variates were asked for,
-            ``suboptimality_controlled``.
+            ``nonfinite``, the last four 0 or 1; ``tail_value``, γᵀ V*(s_T); and, where control
+            variates were asked for, ``suboptimality_controlled``.
+            The gaps are of the policy that hands over to π* at the horizon T. That of the policy
+            itself is larger by γᵀ E[V^π(s_T) - V*(s_T)]: by at most ρ times the mean tail value
+            where V^π <= (1 + ρ) V* on the states reached then.
         horizons: (F,) steps of an episode.
         root: seed of the streams.
         dtype: what the systems ran in.
@@ -76,6 +81,20 @@ class Evaluation:
     dtype: str
     floors: tuple[float | None, ...] = ()
     hashes: tuple[str | None, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse parts of different evaluations in one; raises ValueError."""
+        F, M = len(self.fixtures), len(self.members)
+        for name, values in self.trials.items():
+            if np.shape(values)[:2] != (F, M):
+                raise InputError(
+                    f"trials: expected {F} fixtures and {M} members in {name}, "
+                    f"got shape {np.shape(values)}"
+                )
+        for name in ("horizons", "floors", "hashes"):
+            num = len(getattr(self, name))
+            if num != F and (num or name == "horizons"):
+                raise InputError(f"{name}: expected one for each of {F} fixtures, got {num}")
 
     @property
     def num_trials(self) -> int:
@@ -139,7 +158,9 @@ def _summary(cells: dict[str, np.ndarray], options: dict[str, Any]) -> dict[str,
         row[name] = int(cells[source].sum())
     row["saturated"] = float(cells["saturated"].mean())
     row["reached"] = float(cells["reached"].mean())
-    row["optimal_value"] = float(cells["optimal_value"].mean())
+    for name in ("optimal_value", TAIL):
+        if name in cells:  # trials of earlier versions have no tail
+            row[name] = float(cells[name].mean())
     values = np.stack([cells[name] for name in METRICS])  # (metrics, S, N)
     if CONTROLLED in cells:
         extra = cells[CONTROLLED]

@@ -85,8 +85,8 @@ def print_rows(rows: Sequence[dict[str, Any]]) -> None:
     out = console()
     out.print(table)
     out.print(
-        "gap: Σ γᵏ A*(s, a), exact. Paper Regret compares stage rewards at the policy's own "
-        "states, and is negative for a lazy policy.",
+        "gap: Σ γᵏ A*(s, a) up to the horizon, where π* takes over. Paper Regret compares stage "
+        "rewards at the policy's own states, and is negative for a lazy policy.",
         soft_wrap=True,
     )
     few = [row["num_seeds"] for row in rows if row.get("num_seeds", FEW) < FEW]

@@ -71,5 +71,5 @@ def _fixed(fixture: Fixture, seed: int) -> System:
     point = initial.Fixed(state)
     if isinstance(law, initial.Uniform):
         point = initial.Uniform(low=state, high=state)
-    params = dataclasses.replace(fixture.params, initial_state=point)
+    params = inputs.swapped(fixture.params, initial_state=point)  # the guard is the fixture's
     return System(derived, params, _floor(fixture))

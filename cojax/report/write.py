@@ -19,9 +19,10 @@ TABLES: dict[str, tuple[Callable[[Summary], pd.DataFrame], str, str]] = {
         table_one,
         "Table I, beside the paper's",
         "OptGap and Regret by the paper's definitions, ours and the paper's (paper_…), then the "
-        "exact gap in units of V*: mean, median and IQM, with 95% intervals over seeds, for "
-        "these systems. The paper's Regret compares stage rewards at the learner's own states, so "
-        "a policy that does nothing can score below zero however far it is from the optimum.",
+        "exact gap up to the horizon, where the oracle takes over, in units of V*: mean, median "
+        "and IQM, with 95% intervals over seeds, for these systems. The paper's Regret compares "
+        "stage rewards at the learner's own states, so a policy that does nothing can score below "
+        "zero however far it is from the optimum.",
     ),
     "systems": (
         systems_table,

@@ -1,0 +1,279 @@
+"""The params of an environment: one problem, and what follows from its system and initial law."""
+
+from __future__ import annotations
+
+# gymnax types its fields as int; ours are arrays.
+# pyright: reportIncompatibleVariableOverride=false, reportGeneralTypeIssues=false
+import contextlib
+import dataclasses
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from gymnax.environments import environment
+from jax.core import Tracer
+
+from cojax import inputs, linalg, precision, streams
+from cojax.initial import InitialLaw
+from cojax.inputs import InputError
+from cojax.quadratic import QuadraticGaussian, contradiction
+from cojax.system import System
+
+TERMINAL_VALUES = ("none", "optimal")
+RADIUS = 1e4  # of the guard, in root mean squares of the initial law
+BOX = 4.0  # of a system without a bound, in largest optimal actions
+SAME = 1e-5  # relative: how far two computations of one float32 figure are apart
+EXPECTED = {
+    "max_steps_in_episode": ("iu", "whole numbers >= 1", lambda x: x >= 1),
+    "divergence_radius": ("iuf", "finite numbers >= 0", lambda x: x >= 0),
+    "action_limit": ("iuf", "finite numbers > 0", lambda x: x > 0),
+}
+
+
+@inputs.guarded
+@struct.dataclass(kw_only=True)
+class EnvParams(environment.EnvParams):
+    """One problem: a system, where it starts, and how an episode ends. Every field but the last
+    two is a leaf, and may differ between the members of a stacked batch.
+
+    ``replace`` (and ``dataclasses.replace``) checks what it is given as :func:`env_params` does,
+    and what was left to follow from system and initial law follows the new ones: the guard's
+    default radius, and the box of a system without a bound. ``action_limit=None`` takes a bound
+    away, any other adds one. Inside ``jit``, and by edits of the pytree (``jax.tree_util``),
+    fields are taken as they are.
+
+    Attributes:
+        max_steps_in_episode: () int32, the horizon T.
+        system: f, G, c, the noise and their optimum.
+        initial_state: the law of s_0.
+        action_limit: (m,), the box [-limit, limit], in the units of the actions.
+        divergence_radius: (); sqrt(V*(s) - b) beyond it ends the episode.
+        clip_actions: whether actions are clipped to the box; ±inf and NaN are not, and fail.
+        terminal_value: "none", or "optimal" for a terminal cost V*: see :class:`ConverseEnv`.
+    """
+
+    max_steps_in_episode: jax.Array
+    system: System
+    initial_state: InitialLaw
+    action_limit: jax.Array
+    divergence_radius: jax.Array
+    clip_actions: bool = struct.field(pytree_node=False, default=True)
+    terminal_value: Literal["none", "optimal"] = struct.field(pytree_node=False, default="none")
+    origin: dataclasses.InitVar[Any] = dataclasses.field(default=None, kw_only=True)
+
+    def __post_init__(self, origin: Any) -> None:
+        """Check what is replaced, and derive what follows; raises InputError."""
+        if origin is not None:
+            with _scope(self.system):
+                following = _following(self, origin, inputs.replaced(self, origin))
+            for name, value in following.items():
+                object.__setattr__(self, name, value)
+
+    @property
+    def discount(self) -> jax.Array:
+        """The system's γ, which the problem is posed with."""
+        return self.system.gamma
+
+    def clip(self, action: jax.Array) -> jax.Array:
+        """The action that the system receives, (..., m): the nearest in the box where there is one.
+
+        What is not finite stays as it is, so that it ends in a failure with a box and without.
+        """
+        if not self.clip_actions:
+            return action
+        inside = jnp.clip(action, -self.action_limit, self.action_limit)
+        return jnp.where(jnp.isfinite(action), inside, action)
+
+
+def env_params(
+    system: System,
+    initial_state: InitialLaw,
+    *,
+    max_steps_in_episode: int = 512,
+    action_limit: Any = 2.0,
+    terminal_value: str = "none",
+    divergence_radius: float | None = None,
+) -> EnvParams:
+    """Params of an environment from a system.
+
+    Args:
+        system: a certified system.
+        initial_state: the law of s_0.
+        max_steps_in_episode: the horizon T, >= 1.
+        action_limit: the box [-limit, limit], a number or one for each action; None for no bound
+            (the action space is then a box of four times the largest optimal action met on the
+            first steps under π* from draws of the initial law, and not enforced).
+        terminal_value: "none" (the paper's time limit) or "optimal": see :class:`ConverseEnv`.
+        divergence_radius: of the guard, in the norm sqrt(V*(s) - b); by default 10⁴ times the
+            root mean square of that norm over the initial law, but not below sqrt(b), and 1 for 0.
+
+    Raises ValueError, one line, for anything unusable.
+    """
+    dtype = system.gamma.dtype
+    horizon = inputs.whole("max_steps_in_episode", max_steps_in_episode, 1)
+    inputs.one_of("terminal_value", terminal_value, TERMINAL_VALUES)
+    require_sound(system)
+    radius, limit = divergence_radius, action_limit
+    if limit is not None:
+        limit = inputs.vector("action_limit", limit, system.action_dim)
+        if (limit <= 0.0).any():
+            raise InputError(f"action_limit: expected numbers > 0, got {limit.min():g}")
+    if radius is not None:
+        radius = inputs.number("divergence_radius", radius, 0.0, low_open=True)
+    if limit is None or radius is None:
+        measured = _measured(system, initial_state)
+        radius = measured["divergence_radius"] if radius is None else radius
+        limit = measured["action_limit"] if limit is None else limit
+    return EnvParams(
+        max_steps_in_episode=linalg.to_device(horizon, np.int32),
+        system=system,
+        initial_state=initial_state,
+        action_limit=linalg.to_device(limit, dtype),
+        divergence_radius=linalg.to_device(radius, dtype),
+        clip_actions=action_limit is not None,
+        terminal_value=terminal_value,  # pyright: ignore[reportArgumentType]
+    )
+
+
+def require_sound(system: System) -> None:
+    """Raise InputError for a system whose leaves contradict each other."""
+    reason = contradiction(system) if isinstance(system, QuadraticGaussian) else None
+    if reason is not None:
+        raise InputError(reason)
+
+
+# --- what is replaced -----------------------------------------------------------------------------
+
+
+def _following(new: EnvParams, old: EnvParams, names: list[str]) -> dict[str, Any]:
+    """Fields of ``new`` as they should be, where ``names`` were exchanged in ``old``."""
+    inputs.one_of("terminal_value", new.terminal_value, TERMINAL_VALUES)
+    if not isinstance(new.clip_actions, bool | np.bool_):
+        raise InputError(f"clip_actions: expected True or False, got {new.clip_actions!r}")
+    out: dict[str, Any] = {}
+    unlimited = new.action_limit is None
+    if "action_limit" in names and "clip_actions" not in names:
+        out["clip_actions"] = not unlimited
+    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((new, old))):
+        if unlimited:
+            raise InputError("action_limit: expected numbers inside jit, got None")
+        return out
+    moved = not {"system", "initial_state"}.isdisjoint(names)
+    if moved:
+        _require_one_shape(new)
+    lead, dtype = np.shape(new.system.gamma), new.system.gamma.dtype
+    shapes = {"max_steps_in_episode": lead, "divergence_radius": lead}
+    shapes["action_limit"] = (*lead, new.system.action_dim)
+    for name in shapes.keys() & names:
+        if name != "action_limit" or not unlimited:
+            out[name] = _array(name, getattr(new, name), shapes[name], dtype)
+    if moved or unlimited:
+        before = _measured(old.system, old.initial_state)
+        follow = {n for n in before if n not in names and _same(getattr(old, n), before[n])}
+        follow -= {"action_limit"} if old.clip_actions else set()
+        follow |= {"action_limit"} if unlimited else set()
+        after = _measured(new.system, new.initial_state) if follow else {}
+        out |= {name: linalg.to_device(after[name], dtype) for name in follow}
+    return out
+
+
+def _array(name: str, value: Any, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+    """A field of numbers in its shape: a number stands for all. Raises InputError."""
+    x = np.asarray(value)
+    kinds, expected, low = EXPECTED[name]
+    if x.dtype.kind not in kinds or not (np.isfinite(x) & low(x)).all():
+        raise InputError(f"{name}: expected {expected}, got {value}")
+    if x.ndim and x.shape != shape:
+        raise InputError(f"{name}: expected shape {shape}, got {x.shape}")
+    if x.shape == shape and isinstance(value, jax.Array):
+        return value
+    return linalg.to_device(np.broadcast_to(x, shape), dtype if "f" in kinds else np.int32)
+
+
+def _require_one_shape(params: EnvParams) -> None:
+    """Raise InputError where system, law, horizon and limit are not of one problem or batch."""
+    system, law = params.system, params.initial_state
+    require_sound(system)
+    lead = np.shape(system.gamma)
+    if np.shape(params.max_steps_in_episode) != lead:
+        raise InputError(
+            "system: expected one system for one problem, or as many as the batch has; "
+            "make the params of each, then cojax.stack"
+        )
+    sample = type(law).sample
+    for _ in lead:
+        sample = jax.vmap(sample, (0, None))
+    key = jax.eval_shape(lambda: streams.root_key(0))
+    found, expected = jax.eval_shape(sample, law, key).shape, (*lead, system.state_dim)
+    if found != expected:
+        raise InputError(f"initial_state: expected states of shape {expected}, got {found}")
+    limit, expected = np.shape(params.action_limit), (*lead, system.action_dim)
+    if params.action_limit is not None and limit not in ((), expected):
+        raise InputError(f"action_limit: expected shape {expected}, got {limit}")
+
+
+def _same(given: Any, measured: np.ndarray) -> bool:
+    """Whether a field is what was measured, and so was not given."""
+    given = np.asarray(given, np.float64)
+    return given.shape == measured.shape and np.allclose(given, measured, rtol=SAME, atol=0.0)
+
+
+# --- what is measured -----------------------------------------------------------------------------
+
+
+def _measured(system: System, law: InitialLaw) -> dict[str, np.ndarray]:
+    """The guard's radius and the box of actions where none is given, for one or a stacked batch."""
+    function = scales
+    for _ in np.shape(system.gamma):
+        function = jax.vmap(function)
+    with _scope(system):
+        rms, largest = jax.device_get(function(_padded(system), law))
+    box = BOX * np.maximum(np.asarray(largest, np.float64), 1e-6)
+    return {
+        "divergence_radius": RADIUS * np.asarray(rms, np.float64),
+        "action_limit": np.repeat(box[..., None], system.action_dim, axis=-1),
+    }
+
+
+def _scope(system: System) -> contextlib.AbstractContextManager[None]:
+    """Double precision where a system is in double precision."""
+    double = system.gamma.dtype == np.float64
+    return precision.x64() if double else contextlib.nullcontext()
+
+
+def _padded(system: System) -> System:
+    """The same system with its Chebyshev series padded, so that few lengths are compiled for."""
+    root = getattr(system, "inverse_root", None)
+    if not isinstance(root, linalg.ChebyshevRoot):
+        return system
+    series = np.asarray(root.coefficients)
+    missing = max(16, 1 << (series.shape[-1] - 1).bit_length()) - series.shape[-1]
+    root = root.replace(  # pyright: ignore
+        coefficients=np.pad(series, [(0, 0)] * (series.ndim - 1) + [(0, missing)])
+    )
+    return inputs.swapped(system, inverse_root=root)
+
+
+@jax.jit
+@streams.pinned()
+def scales(system: System, law: InitialLaw) -> tuple[jax.Array, jax.Array]:
+    """Over 1,024 fixed draws of s_0: rms of sqrt(V* - b), sqrt(b) or 1 where that is less or 0, and
+    the largest |a*_i| in them and in 16 of them over the next 64 steps under π*: where s_0 is
+    fixed, a* can be 0 there.
+    """
+    keys = jax.random.split(streams.root_key(0), 1024 + 64)
+    s = jax.vmap(law.sample)(keys[:1024])
+    excess = jax.vmap(system.value)(s) - system.offset
+    actions = jax.vmap(lambda x: system.optimum(x).action)(s)
+
+    def follow(x, key):
+        optimum = jax.vmap(system.optimum)(x)
+        noise = jax.vmap(system.sample_noise)(x, jax.random.split(key, x.shape[0]))
+        return optimum.next_mean + noise, jnp.abs(optimum.action).max()
+
+    _, largest = jax.lax.scan(follow, s[:16], keys[1024:])
+    largest = jnp.maximum(jnp.abs(actions).max(), largest.max())
+    square = jnp.maximum(jnp.mean(excess), system.offset)
+    return jnp.sqrt(jnp.where(square == 0.0, 1.0, square)), largest
