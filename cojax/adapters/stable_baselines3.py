@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from cojax import inputs
 from cojax.adapters.batch import Batch, missing, resolve
 from cojax.adapters.drawing import picture
 from cojax.inputs import InputError
@@ -74,20 +75,20 @@ class VecEnv(vec_env.VecEnv):
         """Seed the next reset; environment i gets seed + i. None leaves it to chance."""
         if seed is None:
             seed = int(np.random.default_rng().integers(2**31))
-        self._seeds = [int(seed) + i for i in range(self.num_envs)]
+        first = inputs.whole("seed", seed, 0)
+        self._seeds = [first + i for i in range(self.num_envs)]
         return self._seeds
 
     def reset(self) -> np.ndarray:
         """Begin episodes in all; observations (N, d) float32."""
         self._require_open()
-        unseeded = any(seed is None for seed in self._seeds)
-        obs = self._batch.reset(None if unseeded else self._seeds)  # pyright: ignore
+        obs = self._batch.reset(self._seeds)
         self._reset_seeds()
         self._reset_options()
         self._returns[:] = self._lengths[:] = 0
         self.reset_infos = [{} for _ in range(self.num_envs)]
         self._obs = obs
-        return obs
+        return obs.copy()  # pictures are drawn of ours
 
     def step_async(self, actions: np.ndarray) -> None:
         """Keep actions (N, m) for :meth:`step_wait`."""
@@ -103,14 +104,14 @@ class VecEnv(vec_env.VecEnv):
         infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
         for i in np.flatnonzero(dones):
             infos[i] = {
-                "terminal_observation": out.final_obs[i],
+                "terminal_observation": out.final_obs[i].copy(),
                 "TimeLimit.truncated": bool(out.truncated[i] and not out.terminated[i]),
                 "episode": {"r": float(self._returns[i]), "l": int(self._lengths[i]), "t": 0.0},
             }
         self._returns[dones] = 0.0
         self._lengths[dones] = 0
         self._obs = out.obs
-        return out.obs, out.reward, dones, infos
+        return out.obs.copy(), out.reward.copy(), dones, infos
 
     def close(self) -> None:
         """What comes after is an error; another ``close`` is not."""
@@ -118,8 +119,11 @@ class VecEnv(vec_env.VecEnv):
 
     def get_images(self) -> Sequence[np.ndarray | None]:
         """An image an environment, or None where the render mode is None."""
+        self._require_open()
         if self.render_mode is None:
             return [None] * self.num_envs
+        if not self._batch.started:
+            raise InputError("render: expected a call of reset before it")
         return [picture(self._batch.member(i)[0], s) for i, s in enumerate(self._obs)]
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:

@@ -19,6 +19,7 @@ from cojax.families import FAMILIES
 from cojax.initial import InitialLaw
 from cojax.system import System
 
+MAX_HORIZON = 2**31 - 1
 ENV_OPTIONS = (
     "initial_state",
     "max_steps_in_episode",
@@ -47,7 +48,7 @@ def env_params(
     Args:
         system: a certified system.
         initial_state: the law of s_0.
-        max_steps_in_episode: the horizon T, >= 1.
+        max_steps_in_episode: the horizon T, in [1, 2³¹ - 1].
         action_limit: the box [-limit, limit], a number or one for each action; None for no bound
             (the action space is then a box of four times the largest optimal action met on the
             first steps under π* from draws of the initial law, and not enforced).
@@ -59,6 +60,11 @@ def env_params(
     """
     dtype = system.gamma.dtype
     horizon = inputs.whole("max_steps_in_episode", max_steps_in_episode, 1)
+    if horizon > MAX_HORIZON:
+        raise inputs.InputError(
+            f"max_steps_in_episode: expected at most {MAX_HORIZON}, what a counter of steps holds, "
+            f"got {horizon}"
+        )
     inputs.one_of("terminal_value", terminal_value, TERMINAL_VALUES)
     rms = largest = 1.0
     if action_limit is None or divergence_radius is None:
