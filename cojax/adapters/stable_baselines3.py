@@ -10,6 +10,7 @@ Actions are in [-1, 1]^m unless ``normalize_actions=False``; the evaluator knows
 from __future__ import annotations
 
 # pyright: reportIncompatibleMethodOverride=false, reportMissingImports=false
+# pyright: reportIncompatibleVariableOverride=false
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,7 +26,7 @@ try:
 except ImportError:
     raise missing("stable_baselines3", "sb3") from None
 
-from cojax.adapters.gymnasium import spaces_of
+from cojax.adapters.gymnasium import FRAMES_PER_SECOND, spaces_of
 
 
 class VecEnv(vec_env.VecEnv):
@@ -57,11 +58,14 @@ class VecEnv(vec_env.VecEnv):
         render_mode: str | None = None,
         **options: Any,
     ):
+        if render_mode is not None:
+            inputs.one_of("render_mode", render_mode, ("rgb_array",))
         env, params = resolve(system, options)
         self._batch = Batch(env, params, num_envs, normalize_actions=normalize_actions)
         self._closed, self._actions = False, None
         self.render_mode = render_mode
         super().__init__(self._batch.num_envs, *spaces_of(self._batch))
+        self.metadata: dict[str, Any] = {**self.metadata, "render_fps": FRAMES_PER_SECOND}
         self.seed()
         self._returns = np.zeros(self.num_envs)
         self._lengths = np.zeros(self.num_envs, int)
@@ -97,7 +101,10 @@ class VecEnv(vec_env.VecEnv):
     def step_wait(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[dict[str, Any]]]:
         """Step all: observations (N, d), rewards (N,), dones (N,) and N infos."""
         self._require_open()
+        if self._actions is None:
+            raise InputError("step_wait: expected a call of step_async before it")
         out = self._batch.step(self._actions)
+        self._actions = None
         self._returns += out.reward
         self._lengths += 1
         dones = out.terminated | out.truncated
@@ -130,9 +137,9 @@ class VecEnv(vec_env.VecEnv):
         """The attribute ``attr_name``, the same for every environment.
 
         ``params`` is each one's own. ``indices`` chooses environments: a number, several, or None
-        for all.
+        for all; InputError where there is no such environment.
         """
-        chosen = list(self._get_indices(indices))
+        chosen = self._chosen(indices)
         if attr_name == "params":
             return [self._batch.member(i)[0] for i in chosen]
         return [getattr(self, attr_name)] * len(chosen)
@@ -155,7 +162,18 @@ class VecEnv(vec_env.VecEnv):
         """Whether environments ``indices`` are wrapped in ``wrapper_class``: none is, but episodes
         are recorded as a Monitor would, so for that the answer is yes.
         """
-        return [wrapper_class.__name__ == "Monitor"] * len(list(self._get_indices(indices)))
+        return [wrapper_class.__name__ == "Monitor"] * len(self._chosen(indices))
+
+    def _chosen(self, indices: Any) -> list[int]:
+        every = np.arange(self.num_envs)
+        try:
+            return np.atleast_1d(
+                every if indices is None else every[np.asarray(indices, int)]
+            ).tolist()
+        except (IndexError, TypeError, ValueError):
+            raise InputError(
+                f"indices: expected numbers of environments below {self.num_envs}, got {indices!r}"
+            ) from None
 
     def _require_open(self) -> None:
         if self._closed:
