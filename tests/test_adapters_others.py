@@ -1,4 +1,4 @@
-"""The five-value adapter, dm_env, brax: each against the environment itself."""
+"""The five-value adapter and brax: each against the environment itself."""
 
 import subprocess
 import sys
@@ -67,31 +67,6 @@ def test_rejax_trains(name, made):
     policy = {name: lambda obs, key: jnp.reshape(act(obs, key), (1,))}  # m = 1: it gives a number
     result = cojax.evaluate(policy, params, 2, num_steps=4)
     assert result.rows()[0]["suboptimality"]["mean"] > 0.0
-
-
-def test_dm_env(made):
-    dm_env = pytest.importorskip("dm_env")
-    from cojax.adapters.dm_env import Environment
-
-    env = Environment(made, random_state=3)
-    env.reset()
-    with pytest.raises(ValueError, match="numbers"):
-        env.step(np.array(["x"]))
-    first = Environment(made, random_state=3).step(np.zeros(1))  # a step begins an episode
-    assert first.first()
-    assert first.reward is None
-    again = Environment(made, random_state=3).reset()
-    np.testing.assert_array_equal(first.observation, again.observation)
-    env.reset()
-    action = env.action_spec().generate_value()
-    steps = [env.step(action) for _ in range(SHORT)]
-    assert [step.step_type for step in steps] == [dm_env.StepType.MID] * (SHORT - 1) + [
-        dm_env.StepType.LAST
-    ]
-    assert steps[-1].discount == 1.0  # the time limit
-    for step in steps:
-        env.observation_spec().validate(step.observation)
-    assert env.step(action).first()
 
 
 @pytest.mark.filterwarnings("ignore")

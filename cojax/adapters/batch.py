@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -11,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from cojax import envs, inputs, streams
+from cojax.envs.params import MAX_HORIZON
 from cojax.inputs import InputError
 
 
@@ -23,8 +26,10 @@ def resolve(system: Any, options: dict[str, Any]) -> tuple[Any, Any]:
     """(env, params) from a name of :func:`cojax.make` with its options, ``EnvParams``, a stacked
     batch, a fixture, or a pair (env, params) of any gymnax 1.0 environment.
 
-    Raises InputError, one line, for anything else, and for options that come without a name.
+    Raises InputError, one line, for anything else, for options that come without a name, and in a
+    process forked from one where JAX runs.
     """
+    require_unforked()
     if isinstance(system, str):
         return envs.make(system, **options)
     if options:
@@ -39,6 +44,36 @@ def resolve(system: Any, options: dict[str, Any]) -> tuple[Any, Any]:
         "system: expected a name, EnvParams, a fixture, or (env, params); "
         f"got {type(system).__name__}"
     )
+
+
+class _Fork:
+    """Whether JAX ran in the process that this one was forked from."""
+
+    started = lost = False
+
+
+def _before_fork() -> None:
+    bridge = sys.modules.get("jax._src.xla_bridge")
+    _Fork.started = getattr(bridge, "backends_are_initialized", lambda: True)()
+
+
+def _after_fork() -> None:
+    _Fork.lost = _Fork.lost or _Fork.started
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
+
+
+def require_unforked() -> None:
+    """Raise InputError, one line, in a process forked from one where JAX runs: a fork takes none
+    of JAX's threads along, and the first call of JAX would wait for them for ever.
+    """
+    if _Fork.lost:
+        raise InputError(
+            "fork: JAX waits for ever in a process forked after it started; expected processes "
+            "started by spawn or forkserver"
+        )
 
 
 def box(space: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -79,8 +114,8 @@ class Step(NamedTuple):
 class Batch:
     """N environments that reset by themselves in the step that ends an episode.
 
-    Environment i of ``reset(seed)`` is the one environment of ``reset(seed + i)``: what it meets
-    does not depend on N.
+    Environment i of ``reset(seed)`` is the one environment of ``reset(seed + i)``: its draws do
+    not depend on N, and what is computed of them is the same up to rounding.
 
     Args:
         env, params: of :func:`resolve`; environment i of a stacked batch of F is system i mod F.
@@ -91,6 +126,7 @@ class Batch:
     Attributes:
         low, high: bounds of the action, (m,).
         scale: (m,), actions in the units of the environment are ``scale * action``.
+        horizon: the largest time limit of an episode; None where there is none.
         num_clipped: how many actions were outside of the bounds so far.
 
     Raises InputError, one line, where the parts do not fit.
@@ -103,6 +139,8 @@ class Batch:
         count = envs.num_instances(params)
         self.num_envs = inputs.whole("num_envs", (count or 1) if num_envs is None else num_envs, 1)
         first = params
+        horizon = int(np.max(params.max_steps_in_episode))
+        self.horizon = horizon if horizon < MAX_HORIZON else None
         self.stacked = count is not None
         if count is not None:
             first = jax.tree.map(lambda leaf: leaf[0], params)
@@ -147,25 +185,56 @@ class Batch:
         """Whether there is an episode to step in."""
         return self._state is not None
 
-    def reset(self, seeds: int | Sequence[int] | None = None) -> np.ndarray:
+    def reset(
+        self,
+        seeds: int | Sequence[int | None] | None = None,
+        mask: np.ndarray | bool = True,
+        drawn: np.ndarray | bool = False,
+    ) -> np.ndarray:
         """Begin new episodes; observations (N, d).
 
         Args:
             seeds: of environment 0, the others following, or one each; None goes on drawing
                 where the last episodes left off.
+            mask: (N,) bool, who begins; the others stand where they are.
+            drawn: (N,) bool, whose last step has begun the next episode already: it is theirs
+                where no seed is given.
+
+        Raises InputError, one line, for seeds that are no whole numbers in [0, 2⁶⁴).
         """
-        if seeds is not None:
-            if isinstance(seeds, int | np.integer):
-                seeds = [int(seeds) + i for i in range(self.num_envs)]
-            if len(seeds) != self.num_envs:
-                raise InputError(f"seed: expected {self.num_envs} seeds, got {len(seeds)}")
-            array = np.asarray([int(seed) % 2**32 for seed in seeds], np.uint32)
-            self._keys = _keys(array)
-        if self._keys is None:
-            raise InputError("reset: expected a seed the first time")
-        out = _reset(self.env, self.stacked, self.params, self._keys)
-        self._keys, self._state, self._obs = out
+        require_unforked()
+        words, given = self._seed_words(seeds)
+        begin = np.broadcast_to(mask, self.num_envs)
+        if self.started:
+            begin = begin & (given | ~np.broadcast_to(drawn, self.num_envs))
+        elif not (begin & given).all():
+            raise InputError("reset: expected a seed of every environment the first time")
+        if begin.any():
+            given &= begin
+            keys = _keys(words) if given.any() else self._keys
+            if given.any() and not given.all():
+                keys = streams.choose(given, keys, self._keys)
+            now = None if begin.all() else (begin, (self._keys, self._state, self._obs))
+            out = _reset(self.env, self.stacked, self.params, keys, now)
+            self._keys, self._state, self._obs = out
         return np.array(self._obs)
+
+    def _seed_words(self, seeds: Any) -> tuple[np.ndarray, np.ndarray]:
+        """(N, 2) uint32, the words of each key as JAX makes it of 64 bits; (N,) which are given."""
+        if hasattr(seeds, "tolist"):
+            seeds = seeds.tolist()  # pyright: ignore[reportOptionalMemberAccess]
+        if seeds is None:
+            seeds = [None] * self.num_envs
+        elif np.ndim(seeds) == 0:
+            first = inputs.whole("seed", seeds, 0)
+            seeds = [first + i for i in range(self.num_envs)]
+        if len(seeds) != self.num_envs:
+            raise InputError(f"seed: expected {self.num_envs} seeds, got {len(seeds)}")
+        found = [0 if seed is None else inputs.whole("seed", seed, 0) for seed in seeds]
+        if max(found) >= 2**64:
+            raise InputError(f"seed: expected whole numbers below 2**64, got {max(found)}")
+        words = [(seed >> 32, seed % 2**32) for seed in found]
+        return np.asarray(words, np.uint32), np.asarray([seed is not None for seed in seeds])
 
     def step(self, actions: Any, hold: np.ndarray | None = None) -> Step:
         """One step of all under actions (N, m), clipped to the bounds where the environment has
@@ -173,6 +242,7 @@ class Batch:
 
         Raises InputError, one line, for another shape, and what is no finite number.
         """
+        require_unforked()
         actions = self.checked(actions)
         if not self.started:
             raise InputError("step: expected a call of reset before it")
@@ -210,16 +280,17 @@ class Batch:
 
 
 @jax.jit
-def _keys(seeds: jax.Array) -> jax.Array:
-    return jax.vmap(streams.seed_key)(seeds)
+def _keys(words: jax.Array) -> jax.Array:
+    return jax.random.wrap_key_data(words, impl=streams.IMPLEMENTATION)
 
 
 @partial(jax.jit, static_argnums=(0, 1))
 @streams.pinned()
-def _reset(env: Any, stacked: bool, params: Any, keys: jax.Array) -> tuple:
-    keys, now = _split(keys)
-    obs, state = jax.vmap(env.reset, (0, 0 if stacked else None))(now, params)
-    return keys, state, obs.astype(jnp.float32)
+def _reset(env: Any, stacked: bool, params: Any, keys: jax.Array, now: Any) -> tuple:
+    keys, draws = _split(keys)
+    obs, state = jax.vmap(env.reset, (0, 0 if stacked else None))(draws, params)
+    begun = (keys, state, obs.astype(jnp.float32))
+    return begun if now is None else jax.tree.map(partial(streams.choose, now[0]), begun, now[1])
 
 
 @partial(jax.jit, static_argnums=(0, 1))

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from cojax import inputs
 from cojax.adapters.batch import Batch, missing, resolve, to_numpy
 
 try:
@@ -42,7 +43,7 @@ class Environment(dm_env.Environment):
         self._batch = Batch(*resolve(system, options), 1, normalize_actions=False)
         if random_state is None:
             random_state = int(np.random.default_rng().integers(2**31))
-        self._seed: int | None = random_state
+        self._seed: int | None = inputs.whole("random_state", random_state, 0)
         self._over = True
 
     def reset(self) -> dm_env.TimeStep:

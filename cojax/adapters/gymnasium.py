@@ -12,20 +12,25 @@ action space remembers the factor, so that a model of Stable-Baselines3 trained 
 from __future__ import annotations
 
 # pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false
-from typing import Any, ClassVar
+import copy
+from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from gymnasium.error import ClosedEnvironmentError, ResetNeeded
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.error import ClosedEnvironmentError, MissingArgument, ResetNeeded
 from gymnasium.vector import AutoresetMode
 
 from cojax import inputs
-from cojax.adapters.batch import Batch, resolve, to_numpy
+from cojax.adapters.asked import asked_limit, require_spawn, stating_limit, with_limit
+from cojax.adapters.batch import Batch, Step, resolve, to_numpy
 from cojax.adapters.drawing import Window, picture
+from cojax.inputs import InputError
 
 RENDER_MODES = ("rgb_array", "human")
 FRAMES_PER_SECOND = 30
+METADATA = {"render_modes": list(RENDER_MODES), "render_fps": FRAMES_PER_SECOND}
 
 
 class ActionBox(spaces.Box):
@@ -38,7 +43,7 @@ class ActionBox(spaces.Box):
 
     def __init__(self, low: np.ndarray, high: np.ndarray, scale: np.ndarray):
         super().__init__(low, high, dtype=np.float32)
-        self.scale = np.asarray(scale, np.float32)
+        self.scale = np.array(scale, np.float32)
 
 
 def spaces_of(batch: Batch) -> tuple[spaces.Box, ActionBox]:
@@ -66,10 +71,7 @@ class Env(gymnasium.Env[np.ndarray, np.ndarray]):
     before a reset; ``ClosedEnvironmentError`` after ``close``.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {
-        "render_modes": list(RENDER_MODES),
-        "render_fps": FRAMES_PER_SECOND,
-    }
+    metadata: dict[str, Any] = METADATA
 
     def __init__(
         self,
@@ -81,14 +83,25 @@ class Env(gymnasium.Env[np.ndarray, np.ndarray]):
     ):
         if render_mode is not None:
             inputs.one_of("render_mode", render_mode, RENDER_MODES)
+        require_spawn()
         env, params = resolve(system, options)
         self.params = params
         self.render_mode = render_mode
+        self.metadata = copy.deepcopy(METADATA)  # Gymnasium's vectors write into it
         self._batch = Batch(env, params, 1, normalize_actions=normalize_actions)
         self.observation_space, self.action_space = spaces_of(self._batch)
         self._window = Window()
         self._closed, self._over = False, True
-        self._next: np.ndarray | None = None
+        self._spec: EnvSpec | None = None
+
+    @property
+    def spec(self) -> EnvSpec | None:
+        """What ``gymnasium.make`` made this of; its time limit is that of the system."""
+        return self._spec
+
+    @spec.setter
+    def spec(self, value: EnvSpec | None) -> None:
+        self._spec = stating_limit(value, self._batch)
 
     @property
     def num_clipped(self) -> int:
@@ -103,15 +116,11 @@ class Env(gymnasium.Env[np.ndarray, np.ndarray]):
         super().reset(seed=seed)
         if seed is None and not self._batch.started:
             seed = int(self.np_random.integers(2**31))
-        if seed is None and self._next is not None:
-            self._obs = self._next  # drawn already, in the step that ended the episode
-        else:
-            self._obs = self._batch.reset(seed)[0]
-        self._next = None
+        self._obs = self._batch.reset(seed, drawn=self._over)[0]
         self._over = False
         if self.render_mode == "human":
             self.render()
-        return self._obs, {}
+        return self._obs.copy(), {}  # pictures are drawn of ours
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """One transition under an action (m,)."""
@@ -122,11 +131,10 @@ class Env(gymnasium.Env[np.ndarray, np.ndarray]):
         self._obs = out.final_obs[0]
         terminated, truncated = bool(out.terminated[0]), bool(out.truncated[0])
         self._over = terminated or truncated
-        self._next = out.obs[0] if self._over else None
         if self.render_mode == "human":
             self.render()
         info = {"clipped": bool(out.clipped[0])}
-        return self._obs, float(out.reward[0]), terminated, truncated, info
+        return self._obs.copy(), float(out.reward[0]), terminated, truncated, info
 
     def render(self) -> np.ndarray | None:
         """The state as an RGB array (H, W, 3), or in a window."""
@@ -154,15 +162,18 @@ class Env(gymnasium.Env[np.ndarray, np.ndarray]):
 class VectorEnv(gymnasium.vector.VectorEnv):
     """N environments in one compiled call, on Gymnasium's vector interface.
 
-    Environment i with seed s is the single environment with seed s + i. In autoreset mode
-    SAME_STEP ``infos["final_obs"]`` holds the last observations of episodes that ended, of object
-    dtype, beside the mask ``infos["_final_obs"]``. In NEXT_STEP, Gymnasium's default, the step
-    after the end of an episode ignores its action, gives the first observation and reward 0.
+    Environment i with seed s is the single environment with seed s + i, up to rounding: another N
+    is another program. Infos are those of N single environments in Gymnasium's ``SyncVectorEnv``.
+
+    The step that ends an episode begins the next in autoreset mode SAME_STEP, where
+    ``infos["final_obs"]`` and ``infos["final_info"]`` hold what it ended with. In NEXT_STEP,
+    Gymnasium's default, the step after it does: it ignores its action and gives reward 0. In
+    DISABLED only ``reset(options={"reset_mask": mask})`` does; a step before it is ``ResetNeeded``.
 
     Args:
         system: as in :class:`Env`, or a stacked batch of F systems: environment i is i mod F.
         num_envs: N.
-        autoreset_mode: SAME_STEP or NEXT_STEP, or their text.
+        autoreset_mode: SAME_STEP, NEXT_STEP or DISABLED, or their text.
         render_mode: None or "rgb_array", an image an environment.
         normalize_actions: as in :class:`Env`.
 
@@ -182,9 +193,13 @@ class VectorEnv(gymnasium.vector.VectorEnv):
         if render_mode is not None:
             inputs.one_of("render_mode", render_mode, ("rgb_array",))
         mode = getattr(autoreset_mode, "value", autoreset_mode)
-        known = (AutoresetMode.SAME_STEP.value, AutoresetMode.NEXT_STEP.value)
+        known = [known.value for known in AutoresetMode]
         self.autoreset_mode = AutoresetMode(inputs.one_of("autoreset_mode", mode, known))
-        self.metadata = {"autoreset_mode": self.autoreset_mode, "render_modes": ["rgb_array"]}
+        self.metadata = {
+            "autoreset_mode": self.autoreset_mode,
+            "render_modes": ["rgb_array"],
+            "render_fps": FRAMES_PER_SECOND,
+        }
         self.render_mode = render_mode
         env, params = resolve(system, options)
         self._batch = Batch(env, params, num_envs, normalize_actions=normalize_actions)
@@ -193,7 +208,19 @@ class VectorEnv(gymnasium.vector.VectorEnv):
         batched = gymnasium.vector.utils.batch_space
         self.observation_space = batched(self.single_observation_space, self.num_envs)
         self.action_space = batched(self.single_action_space, self.num_envs)
-        self._pending = np.zeros(self.num_envs, bool)  # episodes that ended, to begin next step
+        self._pending = np.zeros(self.num_envs, bool)  # episodes that ended, to begin yet
+        shape = (self.num_envs, *self._batch.obs_low.shape)
+        self._obs: np.ndarray = np.zeros(shape, np.float32)  # what was shown last
+        self._spec: EnvSpec | None = None
+
+    @property
+    def spec(self) -> EnvSpec | None:
+        """What ``gymnasium.make_vec`` made this of; its time limit is that of the systems."""
+        return self._spec
+
+    @spec.setter
+    def spec(self, value: EnvSpec | None) -> None:
+        self._spec = stating_limit(value, self._batch)
 
     @property
     def num_clipped(self) -> int:
@@ -203,36 +230,66 @@ class VectorEnv(gymnasium.vector.VectorEnv):
     def reset(
         self, *, seed: Any = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begin episodes in all; seed is one number, the others following, or one each."""
+        """Begin episodes, in all or where ``options["reset_mask"]``, (N,) bool, is true.
+
+        ``seed`` is one number, the others following, or one each; None goes on drawing.
+        """
         self._require_open()
+        if isinstance(seed, int | np.integer):
+            seed = int(seed)
         super().reset(seed=seed if isinstance(seed, int) else None)
-        if seed is None and not self._batch.started:
-            seed = int(self.np_random.integers(2**31))
-        obs = self._batch.reset(seed)
-        self._pending[:] = False
-        self._obs = obs
-        return obs.copy(), {}
+        mask = self._mask(options)
+        if not self._batch.started:
+            if not mask.all():
+                raise ResetNeeded("reset_mask: expected a call of reset without it before")
+            seed = self._first_seeds(seed)
+        obs = self._batch.reset(seed, mask, self._pending)
+        self._obs = np.where(mask[:, None], obs, self._obs)
+        self._pending = self._pending & ~mask
+        return self._obs.copy(), {}
+
+    def _first_seeds(self, seed: Any) -> Any:
+        """Seeds of the first episodes, by chance where none is given."""
+        if seed is None:
+            return int(self.np_random.integers(2**31))
+        if isinstance(seed, int):
+            return seed
+        return [int(self.np_random.integers(2**31)) if one is None else one for one in seed]
+
+    def _mask(self, options: dict[str, Any] | None) -> np.ndarray:
+        if options is None or "reset_mask" not in options:
+            return np.ones(self.num_envs, bool)
+        mask = np.asarray(options["reset_mask"])
+        if mask.shape != (self.num_envs,) or mask.dtype != bool or not mask.any():
+            raise InputError(
+                f"reset_mask: expected an array of {self.num_envs} bools, one of them true at "
+                f"least, got {options['reset_mask']!r}"
+            )
+        return mask
 
     def step(self, actions: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict]:
         """One step of all under actions (N, m)."""
         self._require_open()
         if not self._batch.started:
             raise ResetNeeded("step: expected a call of reset before it")
-        held = self.autoreset_mode is AutoresetMode.NEXT_STEP
-        out = self._batch.step(actions, self._pending if held else None)
+        mode = self.autoreset_mode
+        if mode is AutoresetMode.DISABLED and self._pending.any():
+            raise ResetNeeded(
+                "step: an episode is over; expected reset(options={'reset_mask': mask}) before it"
+            )
+        out = self._batch.step(actions, self._pending if mode is AutoresetMode.NEXT_STEP else None)
         done = out.terminated | out.truncated
-        infos: dict[str, Any] = {"clipped": out.clipped, "_clipped": np.ones_like(done)}
-        obs = out.obs
-        if held:
-            obs = out.final_obs
-            self._pending = done
-        elif done.any():
-            final = np.full(self.num_envs, None, object)
-            for i in np.flatnonzero(done):
-                final[i] = out.final_obs[i]
-            infos |= {"final_obs": final, "_final_obs": done}
-        self._obs = obs
-        return obs.copy(), out.reward.astype(np.float64), out.terminated, out.truncated, infos
+        infos: dict[str, Any] = {}
+        if mode is AutoresetMode.SAME_STEP:
+            self._obs, told = out.obs, ~done
+            if done.any():
+                infos = _ends(out, done)
+        else:
+            self._obs, told, self._pending = out.final_obs, ~self._pending, done.copy()
+        if told.any():  # an environment that has just begun tells nothing
+            infos |= {"clipped": out.clipped & told, "_clipped": told}
+        reward = out.reward.astype(np.float64)
+        return self._obs.copy(), reward, out.terminated, out.truncated, infos
 
     def render(self) -> tuple[np.ndarray, ...] | None:
         """An image (H, W, 3) an environment."""
@@ -251,32 +308,66 @@ class VectorEnv(gymnasium.vector.VectorEnv):
             raise ClosedEnvironmentError("the environment is closed; make another")
 
 
+def _ends(out: Step, done: np.ndarray) -> dict[str, Any]:
+    """Infos of the episodes that are ``done``, in the form of Gymnasium's own vectors."""
+    final = np.full(len(done), None, object)
+    for i in np.flatnonzero(done):
+        final[i] = out.final_obs[i].copy()
+    final_info = {"clipped": out.clipped & done, "_clipped": done.copy()}
+    return {
+        "final_obs": final,
+        "_final_obs": done.copy(),
+        "final_info": final_info,
+        "_final_info": done.copy(),
+    }
+
+
 def make_env(family: str, **options: Any) -> Env:
     """What ``gymnasium.make("cojax/FAMILY-v0", ...)`` calls; ``options`` are those of :class:`Env`,
     the ``family``'s own among them.
     """
-    return Env(f"{family}-v0", **options)
+    return Env(f"{family}-v0", **with_limit(options, asked_limit()))
 
 
-def make_vector_env(family: str, num_envs: int = 1, **options: Any) -> VectorEnv:
+def make_vector_env(
+    family: str, num_envs: int = 1, *, max_episode_steps: int | None = None, **options: Any
+) -> VectorEnv:
     """What ``gymnasium.make_vec("cojax/FAMILY-v0", num_envs=N, ...)`` calls.
 
-    ``options`` are those of :class:`VectorEnv`, the ``family``'s own among them.
+    ``options`` are those of :class:`VectorEnv`, the ``family``'s own among them;
+    ``max_episode_steps`` is Gymnasium's word for the time limit, -1 for none.
     """
-    return VectorEnv(f"{family}-v0", num_envs, **options)
+    return VectorEnv(f"{family}-v0", num_envs, **with_limit(options, max_episode_steps))
 
 
-def make_fixture(name: str, **options: Any) -> Env:
+def make_fixture(name: str | None = None, **options: Any) -> Env:
     """What ``gymnasium.make("cojax/Fixture-v0", name="arm-n4-p0.80-s7")`` calls.
 
-    ``options`` are those of :class:`Env`.
+    ``options`` are those of :class:`Env`. Raises Gymnasium's MissingArgument without a ``name``.
     """
-    return Env(name, **options)
+    return Env(_named(name), **with_limit(options, asked_limit()))
 
 
-def make_fixture_vector_env(name: str, num_envs: int = 1, **options: Any) -> VectorEnv:
+def make_fixture_vector_env(
+    name: str | None = None,
+    num_envs: int = 1,
+    *,
+    max_episode_steps: int | None = None,
+    **options: Any,
+) -> VectorEnv:
     """What ``gymnasium.make_vec("cojax/Fixture-v0", num_envs=N, name=...)`` calls.
 
-    ``options`` are those of :class:`VectorEnv`.
+    ``options`` are those of :class:`VectorEnv`; ``max_episode_steps`` is Gymnasium's word for the
+    time limit, -1 for none. Raises Gymnasium's MissingArgument without a ``name``.
     """
-    return VectorEnv(name, num_envs, **options)
+    return VectorEnv(_named(name), num_envs, **with_limit(options, max_episode_steps))
+
+
+def _named(name: str | None) -> str:
+    if name is None:
+        raise MissingArgument("name: expected that of a fixture, such as arm-n4-p0.80-s7")
+    return name
+
+
+for _maker in (make_env, make_fixture):  # where gymnasium.make looks for what can be rendered
+    _maker.metadata = METADATA  # pyright: ignore[reportFunctionMemberAccess]

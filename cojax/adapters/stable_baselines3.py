@@ -10,11 +10,13 @@ Actions are in [-1, 1]^m unless ``normalize_actions=False``; the evaluator knows
 from __future__ import annotations
 
 # pyright: reportIncompatibleMethodOverride=false, reportMissingImports=false
+# pyright: reportIncompatibleVariableOverride=false
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from cojax import inputs
 from cojax.adapters.batch import Batch, missing, resolve, to_numpy
 from cojax.adapters.drawing import picture
 from cojax.inputs import InputError
@@ -24,7 +26,7 @@ try:
 except ImportError:
     raise missing("stable_baselines3", "sb3") from None
 
-from cojax.adapters.gymnasium import spaces_of
+from cojax.adapters.gymnasium import FRAMES_PER_SECOND, spaces_of
 
 
 class VecEnv(vec_env.VecEnv):
@@ -56,11 +58,14 @@ class VecEnv(vec_env.VecEnv):
         render_mode: str | None = None,
         **options: Any,
     ):
+        if render_mode is not None:
+            inputs.one_of("render_mode", render_mode, ("rgb_array",))
         env, params = resolve(system, options)
         self._batch = Batch(env, params, num_envs, normalize_actions=normalize_actions)
         self._closed, self._actions = False, None
         self.render_mode = render_mode
         super().__init__(self._batch.num_envs, *spaces_of(self._batch))
+        self.metadata: dict[str, Any] = {**self.metadata, "render_fps": FRAMES_PER_SECOND}
         self.seed()
         self._returns = np.zeros(self.num_envs)
         self._lengths = np.zeros(self.num_envs, int)
@@ -74,20 +79,20 @@ class VecEnv(vec_env.VecEnv):
         """Seed the next reset; environment i gets seed + i. None leaves it to chance."""
         if seed is None:
             seed = int(np.random.default_rng().integers(2**31))
-        self._seeds = [int(seed) + i for i in range(self.num_envs)]
+        first = inputs.whole("seed", seed, 0)
+        self._seeds = [first + i for i in range(self.num_envs)]
         return self._seeds
 
     def reset(self) -> np.ndarray:
         """Begin episodes in all; observations (N, d) float32."""
         self._require_open()
-        unseeded = any(seed is None for seed in self._seeds)
-        obs = self._batch.reset(None if unseeded else self._seeds)  # pyright: ignore
+        obs = self._batch.reset(self._seeds)
         self._reset_seeds()
         self._reset_options()
         self._returns[:] = self._lengths[:] = 0
         self.reset_infos = [{} for _ in range(self.num_envs)]
         self._obs = obs
-        return obs
+        return obs.copy()  # pictures are drawn of ours
 
     def step_async(self, actions: np.ndarray) -> None:
         """Keep a copy of actions (N, m) for :meth:`step_wait`."""
@@ -96,21 +101,24 @@ class VecEnv(vec_env.VecEnv):
     def step_wait(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[dict[str, Any]]]:
         """Step all: observations (N, d), rewards (N,), dones (N,) and N infos."""
         self._require_open()
+        if self._actions is None:
+            raise InputError("step_wait: expected a call of step_async before it")
         out = self._batch.step(self._actions)
+        self._actions = None
         self._returns += out.reward
         self._lengths += 1
         dones = out.terminated | out.truncated
         infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
         for i in np.flatnonzero(dones):
             infos[i] = {
-                "terminal_observation": out.final_obs[i],
+                "terminal_observation": out.final_obs[i].copy(),
                 "TimeLimit.truncated": bool(out.truncated[i] and not out.terminated[i]),
                 "episode": {"r": float(self._returns[i]), "l": int(self._lengths[i]), "t": 0.0},
             }
         self._returns[dones] = 0.0
         self._lengths[dones] = 0
         self._obs = out.obs
-        return out.obs, out.reward, dones, infos
+        return out.obs.copy(), out.reward.copy(), dones, infos
 
     def close(self) -> None:
         """What comes after is an error; another ``close`` is not."""
@@ -118,17 +126,20 @@ class VecEnv(vec_env.VecEnv):
 
     def get_images(self) -> Sequence[np.ndarray | None]:
         """An image an environment, or None where the render mode is None."""
+        self._require_open()
         if self.render_mode is None:
             return [None] * self.num_envs
+        if not self._batch.started:
+            raise InputError("render: expected a call of reset before it")
         return [picture(self._batch.member(i)[0], s) for i, s in enumerate(self._obs)]
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
         """The attribute ``attr_name``, the same for every environment.
 
         ``params`` is each one's own. ``indices`` chooses environments: a number, several, or None
-        for all.
+        for all; InputError where there is no such environment.
         """
-        chosen = list(self._get_indices(indices))
+        chosen = self._chosen(indices)
         if attr_name == "params":
             return [self._batch.member(i)[0] for i in chosen]
         return [getattr(self, attr_name)] * len(chosen)
@@ -151,7 +162,18 @@ class VecEnv(vec_env.VecEnv):
         """Whether environments ``indices`` are wrapped in ``wrapper_class``: none is, but episodes
         are recorded as a Monitor would, so for that the answer is yes.
         """
-        return [wrapper_class.__name__ == "Monitor"] * len(list(self._get_indices(indices)))
+        return [wrapper_class.__name__ == "Monitor"] * len(self._chosen(indices))
+
+    def _chosen(self, indices: Any) -> list[int]:
+        every = np.arange(self.num_envs)
+        try:
+            return np.atleast_1d(
+                every if indices is None else every[np.asarray(indices, int)]
+            ).tolist()
+        except (IndexError, TypeError, ValueError):
+            raise InputError(
+                f"indices: expected numbers of environments below {self.num_envs}, got {indices!r}"
+            ) from None
 
     def _require_open(self) -> None:
         if self._closed:

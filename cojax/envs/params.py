@@ -22,11 +22,16 @@ from cojax.quadratic import QuadraticGaussian, contradiction
 from cojax.system import System
 
 TERMINAL_VALUES = ("none", "optimal")
+MAX_HORIZON = 2**31 - 1  # what a counter of steps holds
 RADIUS = 1e4  # of the guard, in root mean squares of the initial law
 BOX = 4.0  # of a system without a bound, in largest optimal actions
 SAME = 1e-5  # relative: how far two computations of one float32 figure are apart
 EXPECTED = {
-    "max_steps_in_episode": ("iu", "whole numbers >= 1", lambda x: x >= 1),
+    "max_steps_in_episode": (
+        "iu",
+        "whole numbers in [1, 2³¹ - 1]",
+        lambda x: (x >= 1) & (x <= MAX_HORIZON),
+    ),
     "divergence_radius": ("iuf", "finite numbers >= 0", lambda x: x >= 0),
     "action_limit": ("iuf", "finite numbers > 0", lambda x: x > 0),
 }
@@ -101,7 +106,7 @@ def env_params(
     Args:
         system: a certified system.
         initial_state: the law of s_0.
-        max_steps_in_episode: the horizon T, >= 1.
+        max_steps_in_episode: the horizon T, in [1, 2³¹ - 1].
         action_limit: the box [-limit, limit], a number or one for each action; None for no bound
             (the action space is then a box of four times the largest optimal action met on the
             first steps under π* from draws of the initial law, and not enforced).
@@ -113,6 +118,11 @@ def env_params(
     """
     dtype = system.gamma.dtype
     horizon = inputs.whole("max_steps_in_episode", max_steps_in_episode, 1)
+    if horizon > MAX_HORIZON:
+        raise InputError(
+            f"max_steps_in_episode: expected at most {MAX_HORIZON}, what a counter of steps holds, "
+            f"got {horizon}"
+        )
     inputs.one_of("terminal_value", terminal_value, TERMINAL_VALUES)
     require_sound(system)
     radius, limit = divergence_radius, action_limit
