@@ -19,6 +19,7 @@ from cojax.policy import Policy
 
 AXES = ("fixture", "hyperparameters", "seed")
 PER_EPISODE = ("episode_return", "episode_length")
+STRETCH = 2**14  # updates
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,7 +212,9 @@ def advance(
 ):
     """Do ``num_updates`` updates (traced: one compilation for any number), then evaluate.
 
-    Metrics are summed inside the loop: nothing is stacked over updates. The state is donated.
+    Metrics are summed inside the loop: nothing is stacked over updates. They are summed over
+    stretches first, since a sum of millions in float32 no longer sees what is added. The state is
+    donated.
     """
 
     def member(state, env_params, h):
@@ -222,7 +225,16 @@ def advance(
 
         shapes = jax.eval_shape(partial(spec.update, env), state, env_params, h)[1]
         zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-        state, sums = jax.lax.fori_loop(0, num_updates, body, (state, zeros))
+
+        def stretch(i, carry):
+            state, total = carry
+            state, sums = jax.lax.fori_loop(
+                0, jnp.minimum(STRETCH, num_updates - i * STRETCH), body, (state, zeros)
+            )
+            return state, jax.tree.map(jnp.add, total, sums)
+
+        stretches = num_updates // STRETCH + (num_updates % STRETCH > 0)
+        state, sums = jax.lax.fori_loop(0, stretches, stretch, (state, zeros))
         metrics = {
             name: x / (sums["episodes"] if name in PER_EPISODE else num_updates)
             for name, x in sums.items()

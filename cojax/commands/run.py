@@ -67,17 +67,15 @@ def run(
 
 def _one(config: object, folder: Path, resume: bool, quiet: bool) -> list[dict]:
     """Run one experiment, or find it finished; its rows."""
-    import json
-    import math
-
     from cojax.evaluation import tables
     from cojax.experiments import run_experiment
     from cojax.experiments.sittings import unfinished
+    from cojax.fixtures import text
 
     if resume and (folder / "rows.json").exists():
         if not quiet:
             click.echo(f"{folder}: finished already")
-        return json.loads((folder / "rows.json").read_text(), parse_constant=lambda _: math.nan)
+        return text.load_json(folder / "rows.json", list)
     try:
         outcome = run_experiment(config, folder, resume=resume)  # pyright: ignore
     except KeyboardInterrupt:

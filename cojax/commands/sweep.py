@@ -59,8 +59,11 @@ def run(
     """
     import time
 
+    from cojax.inputs import InputError
     from cojax.sweeps.cores import use_cores
 
+    if hosts is not None and ray is not None:
+        raise InputError("--hosts: expected without --ray")
     # before gymnax, whose import makes JAX look at its devices
     use_cores(1 if ray is not None else devices)
     if hosts is not None:
@@ -70,7 +73,6 @@ def run(
 
     from cojax.evaluation.tables import to_json
     from cojax.experiments.sittings import unfinished
-    from cojax.inputs import InputError
     from cojax.sweeps import load_sweep, run_sweep
     from cojax.sweeps.tracking import trackers
 
@@ -78,7 +80,12 @@ def run(
         raise InputError("--resume: expected --out, the folder of the interrupted sweep")
     what = load_sweep(config)
     folder = out or f"results/{what.name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    if resume and _finished(folder):
+    finished = resume and _finished(folder)
+    if hosts is not None:
+        from cojax.sweeps.hosts import agree
+
+        finished = agree(what, finished)
+    if finished:
         click.echo(f"{folder}: finished already", err=as_json)
         return
     if devices is not None:
@@ -88,8 +95,6 @@ def run(
     if hosts is not None:
         from cojax.sweeps.hosts import across_hosts, follow, leads
 
-        if ray is not None:
-            raise InputError("--hosts: expected without --ray")
         if not leads():
             follow(what)
             return

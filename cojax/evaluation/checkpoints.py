@@ -7,6 +7,7 @@ import os
 import zipfile
 from pathlib import Path
 
+from cojax import inputs
 from cojax.evaluation.host import HostPolicy, host_policy
 from cojax.evaluation.references import Reference, parse_policy
 from cojax.inputs import InputError
@@ -66,7 +67,7 @@ def load_sb3(path: str | os.PathLike[str]) -> HostPolicy:
     try:
         model = getattr(stable_baselines3, kind).load(path, device="cpu")
     except Exception as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        reason = inputs.one_line(error)
         raise InputError(f"{path}: Stable-Baselines3 cannot load it: {reason}") from error
     return host_policy(model, path.name)
 
@@ -81,8 +82,15 @@ def sb3_algorithm(path: str | os.PathLike[str]) -> str:
         raise InputError(f"{path}: no such file")
     if not _is_sb3(path):
         raise InputError(f"{path}: expected a model saved by Stable-Baselines3")
-    with zipfile.ZipFile(path) as archive:
-        content = json.loads(archive.read("data"))
+    try:
+        with zipfile.ZipFile(path) as archive:
+            if (damaged := archive.testzip()) is not None:
+                raise InputError(f"{path}: damaged: {damaged}")
+            content = dict(json.loads(archive.read("data")))
+    except Exception as error:  # what a damaged archive makes of a reader is not to be foreseen
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{path}: damaged: {inputs.one_line(error)}") from None
     kind = next((name for mark, name in _MARKS.items() if mark in content), None)
     if kind is None:
         raise InputError(
@@ -97,5 +105,5 @@ def _is_sb3(path: str | os.PathLike[str]) -> bool:
     try:
         with zipfile.ZipFile(path) as archive:
             return {"data", "_stable_baselines3_version"} <= set(archive.namelist())
-    except (OSError, zipfile.BadZipFile):
+    except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile):
         return False
