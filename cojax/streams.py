@@ -25,12 +25,14 @@ IMPLEMENTATION = "threefry2x32"
 
 
 def root_key(root: int) -> jax.Array:
-    """The key of a root seed, a whole number >= 0, always threefry.
+    """The key of a root seed, a whole number >= 0 and < 2³², always threefry.
 
     Raises ValueError for anything else.
     """
     if isinstance(root, bool) or not isinstance(root, int | np.integer) or root < 0:
         raise InputError(f"root: expected a whole number >= 0, got {root!r}")
+    if root >= 2**32:  # in 32 bits it would be another root
+        raise InputError(f"root: expected a whole number < 2**32, got {root!r}")
     return jax.random.key(int(root), impl=IMPLEMENTATION)
 
 

@@ -480,10 +480,10 @@ def test_a_damaged_chunk_is_one_line_and_named(finished, tmp_path):
             file.unlink()
             file.mkdir() if content is None else file.write_bytes(content)
             with pytest.raises(InputError, match="to train it again") as caught:
-                store.check()
+                store.check(policies=True)
             assert str(file) in str(caught.value)
             assert "\n" not in str(caught.value)
             if content is None:
                 file.rmdir()
             file.write_bytes(whole)
-    store.check()
+    store.check(policies=True)

@@ -17,7 +17,7 @@ from cojax.sweeps.studies import studies
 
 FOLDER = Path(__file__).parent  # of the sweeps that are shipped
 Count = Annotated[int, Field(ge=1, strict=True)]
-Seed = Annotated[int, Field(ge=0, strict=True)]
+Seed = Annotated[int, Field(ge=0, lt=2**32, strict=True)]  # more would be another seed
 Share = Annotated[float, Field(gt=0, lt=1)]
 
 

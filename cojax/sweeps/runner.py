@@ -158,8 +158,8 @@ def run_groups(
 ) -> float:
     """Run what is not done yet, and keep every chunk as it ends; seconds of compilation."""
     done = store.done()
-    store.check()
     policies = store.decide("policies", config.execution.policies)
+    store.check(policies)
     sizes = sum(group.size for group in everything)
     before = sum(chunk.stop - chunk.start for chunk in done)
     if before == sizes:

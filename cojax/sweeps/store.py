@@ -70,8 +70,8 @@ class Store:
             ignore_index=True,
         )
 
-    def check(self) -> None:
-        """Read every chunk. Raises InputError, one line, for the first that is damaged."""
+    def check(self, policies: bool) -> None:
+        """Read every chunk, and its policies. Raises InputError, one line, for a damaged one."""
         for chunk in self.done():
             folder = self.chunks / chunk.name
             try:
@@ -79,7 +79,7 @@ class Store:
                 if members != chunk.stop - chunk.start:
                     raise InputError(f"{folder / MEMBERS}: damaged: {members} members")
                 frames.read(folder / CURVES)
-                if (folder / POLICIES).exists():
+                if policies:
                     load_policy(folder / POLICIES)
             except InputError as error:
                 raise InputError(f"{error}; remove {folder} to train it again") from None
