@@ -191,6 +191,11 @@ def first_problem(error: ValidationError, known: Iterable[str]) -> str:
     return f"{prefix}{problem['msg'][0].lower()}{problem['msg'][1:]}, got {problem['input']!r}"
 
 
+def one_line(error: BaseException) -> str:
+    """What an error says, in one line: its first, or its kind where it says nothing."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
 def _floats(name: str, value: Any) -> np.ndarray:
     """A float64 array of finite numbers, from nested sequences of numbers alone."""
     try:

@@ -54,16 +54,18 @@ def seed_key(seed: int | jax.Array) -> jax.Array:
 
 
 def root_key(root: int) -> jax.Array:
-    """The key of a root seed, a whole number >= 0, always threefry.
+    """The key of a root seed, a whole number >= 0 and < 2³², always threefry.
 
     Raises ValueError for anything else.
     """
     if isinstance(root, bool) or not isinstance(root, int | np.integer) or root < 0:
         raise InputError(f"root: expected a whole number >= 0, got {root!r}")
+    if root >= 2**32:  # in 32 bits it would be another root
+        raise InputError(f"root: expected a whole number < 2**32, got {root!r}")
     return seed_key(int(root))
 
 
-def choose(mask: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
+def choose(mask: jax.Array | np.ndarray, x: jax.Array, y: jax.Array) -> jax.Array:
     """Entries of ``x`` where the ``mask`` (N,) holds, else of ``y``: arrays or keys, (N, …)."""
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
         data = choose(mask, jax.random.key_data(x), jax.random.key_data(y))

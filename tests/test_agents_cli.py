@@ -19,6 +19,7 @@ from cojax.cli import main
 from cojax.experiments import config as config_module
 from cojax.experiments import training as training_module
 from cojax.experiments.config import load_training, training
+from cojax.fixtures import load_fixture, save_fixture
 
 ARM, VEHICLE = "arm-n2-p0.80-s7", "nvdex-k1-easy"
 SMALL = ["num_envs=4", "num_steps=16", "num_minibatches=2", "update_epochs=1", "hidden=[8]"]
@@ -234,6 +235,8 @@ def test_tuned_defaults_lie_beneath_and_are_written_out(monkeypatch):
         ("--resume --out OUT", "expected an interrupted training"),
         ("none.yaml", "none.yaml: no such file"),
         (f"ppo --fixture {ARM} --set learning_rat=1", "did you mean 'learning_rate'?"),
+        (f"ppo --fixture {ARM} --set learning_rate=1e400", "1e400, beyond the range of float64"),
+        (f"ppo --fixture {ARM} --set learning_rate=.inf", "expected a number in [0, inf), got inf"),
         (f"ppo --fixture {ARM} --set gamma=1.5", "gamma: expected a number in [0, 1], got 1.5"),
         (f"ppo --fixture {ARM} --set gamma", "--set: expected NAME=VALUE, got 'gamma'"),
         (f"ppo --fixture {ARM} --set gamma=[", "--set gamma=[: line"),
@@ -311,3 +314,40 @@ def test_no_threads_are_refused():
     result = invoke("ppo", "--threads", 0)
     assert result.exit_code == 2
     assert result.stderr.strip() == "cojax: threads: expected a whole number >= 1, got 0"
+
+
+def test_an_infinite_hyperparameter_is_kept_and_resumed(tmp_path, monkeypatch):
+    tell = training_module._progress
+    monkeypatch.setattr(training_module, "STATE_SECONDS", 0.0)
+
+    def stop(report, job, live):
+        def progress(steps, total, metrics):
+            raise KeyboardInterrupt
+
+        return progress
+
+    monkeypatch.setattr(training_module, "_progress", stop)
+    (tmp_path / "h.yaml").write_text("obs_clip: .inf\n")
+    words = ["ppo", "--fixture", ARM, *SHORT, "--config", tmp_path / "h.yaml"]
+    out = tmp_path / "out"
+    assert invoke(*words, "--set", "max_grad_norm=.inf", "--out", out).exit_code == 130
+    monkeypatch.setattr(training_module, "_progress", tell)
+    done = invoke("--resume", "--out", out)
+    assert done.exit_code == 0, done.output
+    kept = load_training(out / "config.yaml").algorithm.families["ConverseArm"]
+    assert kept["max_grad_norm"] == kept["obs_clip"] == float("inf")
+    about = json.loads((out / "provenance.json").read_text(), parse_constant=pytest.fail)
+    family = about["configuration"]["algorithm"]["families"]["ConverseArm"]
+    assert family["max_grad_norm"] == ".inf"
+
+
+def test_a_resume_with_an_edited_fixture_is_refused(tmp_path, monkeypatch):
+    fixture = load_fixture(ARM)
+    save_fixture(fixture, tmp_path / "arm.yaml")
+    monkeypatch.setattr(training_module, "_train", lambda *a: (_ for _ in ()).throw(SystemExit))
+    words = ["ppo", "--fixture", tmp_path / "arm.yaml", *SHORT, "--out", tmp_path / "out"]
+    invoke(*words)
+    save_fixture(fixture.with_changes(gamma=0.98), tmp_path / "arm.yaml")
+    refused = invoke(*words, "--resume")
+    assert refused.exit_code == 2
+    assert f"of other work: fixture {fixture.id}: expected {fixture.sha256}" in refused.stderr

@@ -333,3 +333,27 @@ def test_pendulum_is_swung_up(name):
     env, params = gymnax.make("Pendulum-v1")
     run = train(name, params, jax.random.key(0), env=env, num_seeds=3, total_timesteps=30_000)
     assert np.median(run.metrics["episode_return"][..., -1]) > -300
+
+
+@pytest.mark.parametrize("name", ["sac", "td3", "ddpg"])
+def test_an_update_beyond_2_to_the_31_steps_is_the_one_before(name):
+    """The clock enters by the replay's place, the delay's phase and the warm-up alone."""
+    module, cls = MODULES[name]
+    delay = {} if name == "ddpg" else {"policy_delay": 3, "gradient_steps": 5}
+    h = hyperparameters(cls, SMALL | {"learning_starts": 16 * 18} | delay)
+    params = strong(ToyParams())
+    update = jax.jit(lambda s: module.ALGORITHM.update(ENV, s, params, h))
+    state = module.ALGORITHM.init(ENV, jax.random.key(0), params, h)
+    first = 18  # a multiple of the ring's 6 blocks and of the delay, where learning starts
+    later = first * (2**30 // first)  # times 16 steps, or 5 gradient steps: beyond 32 bits
+    (a, seen), (b, also) = (
+        update(state.replace(clock=state.clock.replace(update=jnp.int32(at))))
+        for at in (first, later)
+    )
+    assert int(b.clock.update) == later + 1
+    assert float(seen["critic_loss"]) > 0.0
+    for x, y in zip(*(jax.tree.leaves(t) for t in (seen, also)), strict=True):
+        np.testing.assert_array_equal(x, y)
+    for x, y in zip(*(jax.tree.leaves(s.learner) for s in (a, b)), strict=True):
+        np.testing.assert_array_equal(x, y)
+    np.testing.assert_array_equal(a.replay, b.replay)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from functools import partial
 
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from agents_toy import Toy, ToyParams
+from flax import struct
 from scipy import stats
 
 from cojax.agents import (
@@ -28,8 +30,19 @@ from cojax.agents import (
     training,
     tuned,
 )
-from cojax.agents.algorithm import hyperparameters, random_phase, reset_all, strong
+from cojax.agents.algorithm import (
+    Clock,
+    Episodes,
+    hyperparameters,
+    random_phase,
+    reset_all,
+    shorten_episodes,
+    strong,
+)
+from cojax.agents.intervals import Plan
 from cojax.agents.normalization import Moments, RewardScale, TargetScale
+from cojax.agents.population import advance
+from cojax.agents.run import Best
 from cojax.inputs import InputError
 
 
@@ -413,3 +426,92 @@ def test_tuned_hyperparameters_are_valid(algorithm):
         assert given
         training.check(algorithm, given)
     assert tuned.tuned(algorithm, "no such family") == {}
+
+
+@pytest.mark.parametrize(("count", "n"), [(2**24 - 100, 1), (2**31, 64), (2**33, 2048)])
+def test_moments_go_on_where_float32_stops_counting(count, n):
+    """Against the exact sums: batches that alternate between two values, mean 5, std 2."""
+    batches = count // n // 64
+    values = jnp.array([3.0, 7.0])
+
+    def merge(i, moments):
+        one = values[i % 2] if n == 1 else jnp.tile(values, n // 2)
+        return moments.merge(jnp.broadcast_to(one, (n,))[:, None])
+
+    moments = Moments(jnp.full(1, 3.0), jnp.ones(1), jnp.float32(count))
+    moments = jax.jit(lambda x: jax.lax.fori_loop(0, batches, merge, x))(moments)
+    share = batches * n / (count + batches * n)
+    np.testing.assert_allclose(moments.count, count + batches * n, rtol=1e-7)
+    np.testing.assert_allclose(moments.mean, 3.0 + 2.0 * share, rtol=1e-5)
+    var = (1 - share) + share * 4.0 + share * (1 - share) * 4.0
+    np.testing.assert_allclose(moments.var, var, rtol=1e-3)
+
+
+def test_an_episode_is_counted_beyond_what_float32_counts():
+    episodes = Episodes(jnp.zeros(1), jnp.full(1, 2**24, jnp.int32))
+    episodes, _ = episodes.step(jnp.ones(1), jnp.array([False]))
+    _, ended = episodes.step(jnp.ones(1), jnp.array([True]))
+    assert float(ended["episode_length"]) == 2**24 + 2
+
+
+class Counting(struct.PyTreeNode):
+    """The state of a learner that does nothing but count."""
+
+    clock: Clock
+    failed: jax.Array
+
+
+def test_sums_of_metrics_see_what_is_added_after_a_million_updates():
+    def update(env, state, env_params, h):
+        clock = state.clock.replace(update=state.clock.update + 1)
+        metrics = {"reward": jnp.float32(0.1), "episodes": jnp.float32(1.0)}
+        return state.replace(clock=clock), metrics
+
+    state = Counting(Clock.create(), jnp.array(False))
+    spec = dataclasses.replace(ppo.ALGORITHM, update=update)
+    updates = 2**20 + 5
+    state, metrics, _ = advance(spec, Toy(), None, (), state, jnp.int32(updates), ToyParams(), None)
+    assert int(state.clock.update) == updates
+    np.testing.assert_allclose(metrics["reward"], 0.1, rtol=2**-10)  # a stretch rounds 2¹⁴ times
+    assert float(metrics["episodes"]) == updates
+
+
+def test_more_updates_than_can_be_counted_are_refused():
+    assert Plan.of(64, 10**11, None).timesteps >= 10**11
+    with pytest.raises(InputError, match="total_timesteps: expected at most 2,147,483,647 updates"):
+        Plan.of(1, 2**31, None)
+
+
+def test_the_best_is_never_what_is_not_a_number():
+    best = Best.create((4,), {"w": np.zeros(4)})
+    for interval, value in enumerate(([np.nan, np.inf, -np.inf, 0.5], [0.3, 0.3, 0.3, np.nan])):
+        best.see(interval, np.array(value), {"w": np.full(4, interval)})
+    np.testing.assert_array_equal(best.value, np.float32([0.3, 0.3, 0.3, 0.5]))
+    np.testing.assert_array_equal(best.interval, [1, 1, 1, 0])
+    np.testing.assert_array_equal(best.params["w"], [1, 1, 1, 0])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("learning_rate", np.inf, "expected a number in [0, inf), got inf"),
+        ("learning_rate", 1e39, "expected a number in [0, inf), got 1e+39"),
+        ("ent_coef", -np.inf, "expected a number in (-inf, inf), got -inf"),
+        ("max_grad_norm", np.nan, "expected a number in [0, inf], got nan"),
+        ("max_grad_norm", 10**400, "expected a number in [0, inf], got 1000"),
+        ("learning_rate", {"a": 1}, "expected one number, got {'a': 1}"),
+        ("num_envs", 10**30, "expected at most 2,147,483,647"),
+        ("hidden", [True], "expected positive integers"),
+    ],
+)
+def test_numbers_that_float32_cannot_hold_are_refused(name, value, words):
+    with pytest.raises(InputError, match=re.escape(words)):
+        hyperparameters(ppo.PPO, {name: value})
+    assert float(hyperparameters(ppo.PPO, {"max_grad_norm": np.inf}).max_grad_norm) == np.inf
+
+
+def test_an_infinite_limit_leaves_the_environments_own():
+    params = strong(ToyParams())
+    for limit in (np.inf, 1e10, 16.0):
+        h = hyperparameters(ppo.PPO, {"max_episode_steps": limit})
+        assert int(shorten_episodes(params, h).max_steps_in_episode) == 16

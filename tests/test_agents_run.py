@@ -16,11 +16,12 @@ import numpy as np
 import pytest
 from agents_toy import GAMMA, Toy, ToyParams
 
-from cojax.agents import DiscountWarning, memory, ppo, prepare, train, training
+from cojax.agents import DiscountWarning, checkpoint, memory, ppo, prepare, train, training
 from cojax.agents.algorithm import strong
 from cojax.agents.population import Population
 from cojax.agents.run import numbers
 from cojax.agents.training import discounts
+from cojax.inputs import InputError
 
 SMALL = {"num_envs": 4, "num_steps": 8, "num_minibatches": 2, "update_epochs": 2, "hidden": (8,)}
 ENV = Toy()
@@ -303,3 +304,79 @@ def test_chunks_cover_everybody():
     part = turn.part((slice(1, 3), slice(2, 4)))
     np.testing.assert_allclose(part.env_params.target, [0.4, 0.0])
     assert (part.keys == turn.keys[2:4]).all()
+
+
+@dataclasses.dataclass(frozen=True)
+class Distance:
+    """A measure with a setting of its own."""
+
+    trials: int
+
+    def __call__(self, policy, env_params, key):
+        return self.trials * distance(policy, env_params, key)
+
+
+def far(policy, env_params, key):
+    return distance(policy, env_params, key) + 1.0
+
+
+class Steeper(Toy):
+    """Another environment under the name of the first."""
+
+    def step_env(self, key, state, action, params):
+        obs, state, reward, terminated, info = super().step_env(key, state, action, params)
+        return obs, state, 2.0 * reward, terminated, info
+
+
+Steeper.__name__ = "Toy"
+ONE = OPTIONS | {"num_seeds": None, "total_timesteps": 64, "eval_every": 32}
+
+
+def one(folder, **changes):
+    return train("ppo", ToyParams(), jax.random.key(3), checkpoint_dir=folder, **ONE | changes)
+
+
+def test_a_checkpoint_of_another_measure_environment_or_version_is_refused(tmp_path, monkeypatch):
+    one(tmp_path, evaluate=Distance(2))
+    one(tmp_path, evaluate=Distance(2))
+    for changes, words in (
+        ({"evaluate": Distance(3)}, "another run: evaluate"),
+        ({"evaluate": far}, "another run: evaluate"),
+        ({"evaluate": None}, "another run: evaluate"),
+        ({"evaluate": Distance(2), "env": Steeper()}, "another run: environment"),
+    ):
+        with pytest.raises(InputError, match=words):
+            one(tmp_path, **changes)
+    monkeypatch.setattr(checkpoint, "__version__", "0.0.1")
+    with pytest.raises(InputError, match=r"versions: expected \{'cojax': '0\.0\.1'"):
+        one(tmp_path, evaluate=Distance(2))
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty", "turned", "gone", "folder"])
+def test_a_damaged_state_is_one_line(damage, tmp_path):
+    one(tmp_path)
+    files = [file for file in (tmp_path / "2").rglob("*") if file.is_file()]
+    file = max(files, key=lambda file: file.stat().st_size)
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 16
+    made = {"cut": content[: len(content) // 2], "empty": b"", "turned": content}
+    file.unlink()
+    if damage == "folder":
+        file.mkdir()
+    elif damage in made:
+        file.write_bytes(made[damage])
+    with pytest.raises(InputError, match="2: damaged, its files are not as written") as caught:
+        one(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["run.json", "chunk.json"])
+@pytest.mark.parametrize("content", ["", "[1", "3", "[0]", '"x"'])
+def test_a_damaged_header_is_one_line(name, content, tmp_path):
+    one(tmp_path)
+    (tmp_path / name).write_text(content)
+    if name == "chunk.json" and content == "[0]":
+        return  # a run without axes has no chunks
+    with pytest.raises(InputError) as caught:
+        one(tmp_path)
+    assert "\n" not in str(caught.value)

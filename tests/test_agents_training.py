@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 
 import gymnax
 import jax
@@ -10,10 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from agents_toy import GAMMA, Discrete, Toy, ToyParams, relative, value
+from click.testing import CliRunner
 
 from cojax.agents import load_policy, on_policy, ppo, save_policy, train
 from cojax.agents import population as population_module
 from cojax.agents.algorithm import hyperparameters, strong
+from cojax.cli import main
+from cojax.inputs import InputError
 
 SMALL = {"num_envs": 4, "num_steps": 8, "num_minibatches": 2, "update_epochs": 2, "hidden": (8,)}
 ENV = Toy()
@@ -265,6 +269,36 @@ def test_a_file_that_is_no_policy_is_named(tmp_path):
         load_policy(tmp_path / "x.npz")
     with pytest.raises(ValueError, match=r"none\.npz: expected a policy"):
         load_policy(tmp_path / "none.npz")
+
+
+def test_a_damaged_policy_is_one_line(population, tmp_path):
+    """Cut short anywhere, or with a bit turned: one line, or the policy as it was saved."""
+    file, rng = tmp_path / "p.npz", random.Random(0)
+    save_policy(file, population.policy)
+    whole = file.read_bytes()
+    damaged = [whole[:n] for n in (0, 1, 3, 30, len(whole) // 2, len(whole) - 1)]
+    for _ in range(60):
+        turned = bytearray(whole)
+        turned[rng.randrange(len(whole))] ^= 1 << rng.randrange(8)
+        damaged.append(bytes(turned))
+    np.save(tmp_path / "array.npy", np.zeros(3))
+    damaged.append((tmp_path / "array.npy").read_bytes())
+    refused = []
+    for content in damaged:
+        file.write_bytes(content)
+        try:
+            assert_same(load_policy(file).params, population.policy.params)
+        except InputError as error:
+            refused.append(str(error))
+    assert len(refused) > 40
+    assert all(words.startswith(f"{file}: ") and "\n" not in words for words in refused)
+    with pytest.raises(InputError, match="expected a policy saved by cojax"):
+        load_policy(tmp_path)
+    done = CliRunner().invoke(
+        main, ["evaluate", "--fixture", "nvdex-k1-easy", "--policy", str(file)]
+    )
+    assert done.exit_code == 2
+    assert done.stderr.startswith(f"cojax: policy {file}: ")
 
 
 def test_bad_arguments_are_one_line():

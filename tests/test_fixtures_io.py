@@ -388,6 +388,7 @@ BAD = [
     ("family: ConverseArm", "family: ConversArm", "did you mean 'ConverseArm'"),
     ("gamma: 0.99", "gamma: '0.99'", "line 6: gamma: expected a number, got '0.99'"),
     ("gamma: 0.99", "gamma: 1.0", "gamma: expected a number in (0, 1), got 1"),
+    ("gamma: 0.99", "gamma: 1e400", "line 6: expected plain data, got 1e400, beyond the range"),
     ("gamma: 0.99", "gamma: .nan", "gamma: expected a finite number, got nan"),
     ("gamma: 0.99", "gamma: true", "gamma: expected a number, got True"),
     ("gamma: 0.99\n", "", "gamma: expected this field, got nothing"),
@@ -699,3 +700,30 @@ def test_fixture_equality_is_equality_of_content():
     assert a == b
     assert len({a, b}) == 1
     assert a != a.with_changes(gamma=0.98)
+
+
+def test_every_number_reads_back():
+    numbers = [np.inf, -np.inf, -0.0, 5e-324, 1e308, 10**400, -(2**63), 0.1, 1e-8]
+    read = text.parse(text.dump({"numbers": numbers}), "x")["numbers"]
+    assert [repr(number) for number in read] == [repr(number) for number in numbers]
+    assert np.isnan(text.parse(text.dump({"x": np.nan}), "x")["x"])
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "is the file cut short?"),
+        (b'{"a": [1, 2', "is the file cut short?"),
+        (b"[1]", "expected an object, got a list"),
+        (b"\xff\xfe", "expected UTF-8 text"),
+        (b"[" * 100_000, "expected JSON, got: RecursionError"),
+        (None, "expected a file, got a folder"),
+    ],
+)
+def test_unusable_json_is_one_line(content, words, tmp_path):
+    file = tmp_path / "x.json"
+    file.mkdir() if content is None else file.write_bytes(content)
+    with pytest.raises(InputError, match=re.escape(words)) as caught:
+        text.load_json(file, dict)
+    assert str(caught.value).startswith(f"{file}: ")
+    assert "\n" not in str(caught.value)

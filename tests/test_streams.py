@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from cojax import streams
+from cojax.inputs import InputError
 
 GOLDEN_FINGERPRINT = "28183afd132689dc"
 
@@ -54,3 +55,8 @@ def test_other_generators_are_refused():
 def test_unusable_roots(root):
     with pytest.raises(ValueError, match="root: expected a whole number"):
         streams.root_key(root)
+
+
+def test_a_root_beyond_32_bits_is_refused_and_no_other_root():
+    with pytest.raises(InputError, match=r"number < 2\*\*32, got 4294967297"):
+        streams.root_key(2**32 + 1)

@@ -15,6 +15,8 @@ from click.testing import CliRunner
 
 import cojax
 from cojax.agents import load_policy
+from cojax.agents.algorithm import stack_hyperparameters
+from cojax.agents.training import lookup
 from cojax.cli import main
 from cojax.experiments.sittings import unfinished
 from cojax.inputs import InputError
@@ -23,6 +25,9 @@ from cojax.sweeps.groups import Chunk, cut, groups
 from cojax.sweeps.placement import fit
 from cojax.sweeps.rows import upper_bound
 from cojax.sweeps.runner import here
+from cojax.sweeps.space import draw
+from cojax.sweeps.store import Store
+from cojax.sweeps.studies import studies
 
 SMALL = {
     "schema": "cojax.sweep/1",
@@ -299,6 +304,10 @@ def test_the_bound():
             "clip_eps is both fixed and varied",
         ),
         ({"algorithms": [{"name": "ppo", "space": {"clip_eps": {"low": 2, "high": 1}}}]}, "low"),
+        (
+            {"algorithms": [{"name": "ppo", "space": {"target_kl": [None, 0.02]}}], "search": {}},
+            "space: only hyperparameters that decide shapes, or are null",
+        ),
     ],
 )
 def test_unusable_sweeps_are_one_line(fields, words, tmp_path):
@@ -418,3 +427,63 @@ def test_weights_and_biases_offline(tmp_path, monkeypatch):
     config = changed(algorithms=[{**SMALL["algorithms"][0], "space": {}}], num_seeds=1)
     run_sweep(config, tmp_path / "out", trackers=trackers(config, tmp_path / "out", False, "tests"))
     assert list((tmp_path / "wandb").glob("offline-run-*/*.wandb"))
+
+
+def test_null_beside_numbers_is_searched_in_studies_of_their_own():
+    space = {"target_kl": [None, 0.02, 0.04], "clip_eps": [0.1, 0.2], "num_minibatches": [2, 4]}
+    config = changed(
+        algorithms=[{"name": "ppo", "space": space}], search={"budget": 8, "population": 2}
+    )
+    found = studies(config)
+    assert [study.fixed for study in found] == [
+        {"target_kl": None, "num_minibatches": 2},
+        {"target_kl": None, "num_minibatches": 4},
+        {"num_minibatches": 2},
+        {"num_minibatches": 4},
+    ]
+    assert [list(study.space) for study in found] == [["clip_eps"]] * 2 + [
+        ["target_kl", "clip_eps"]
+    ] * 2
+    assert found[2].space["target_kl"].values == [0.02, 0.04]
+    assert [study.budget for study in found] == [2.0] * 4
+    spec = lookup("ppo")
+    for study in found:  # whatever is drawn can be stacked
+        drawn = [{**study.fixed, **setting} for setting in draw(study.space, "grid", None, 0)]
+        stack_hyperparameters(spec.hyperparameters, drawn, {})
+
+
+def test_what_a_learner_refuses_is_said_before_any_search(tmp_path):
+    pytest.importorskip("optuna")
+    space = {"num_minibatches": [2, 7], "clip_eps": [0.1, 0.2]}
+    config = changed(algorithms=[{"name": "ppo", "space": space}], search={})
+    with pytest.raises(InputError, match="num_minibatches: 7 does not divide"):
+        run_sweep(config, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_chunk_is_one_line_and_named(finished, tmp_path):
+    def stops(config, tasks, told):
+        for result in here(config, tasks, told):
+            yield result
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_sweep(changed(execution={"chunk_members": 2}), tmp_path / "out", engine=stops)
+    store = Store(tmp_path / "out.unfinished")
+    (chunk, *_) = store.done()
+    for name in ("members.parquet", "curves.parquet", "policies.npz"):
+        file = store.chunks / chunk.name / name
+        whole = file.read_bytes()
+        turned = bytearray(whole)
+        turned[len(whole) // 2] ^= 4
+        for content in (b"", whole[: len(whole) // 2], whole[:-1], bytes(turned), None):
+            file.unlink()
+            file.mkdir() if content is None else file.write_bytes(content)
+            with pytest.raises(InputError, match="to train it again") as caught:
+                store.check(policies=True)
+            assert str(file) in str(caught.value)
+            assert "\n" not in str(caught.value)
+            if content is None:
+                file.rmdir()
+            file.write_bytes(whole)
+    store.check(policies=True)

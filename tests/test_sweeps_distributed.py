@@ -179,6 +179,51 @@ def test_two_ray_nodes_give_what_one_process_gives(kill, alone, tmp_path, monkey
     same(alone, tmp_path / "out", ("curves.parquet", "rows.json"))
 
 
+def processes(tmp_path, configs):
+    """Two processes of one sweep, each with a configuration of its own: statuses and words."""
+    address, runs = f"127.0.0.1:{free_port()}", []
+    for index, content in enumerate(configs):
+        (tmp_path / f"{index}.yaml").write_text(json.dumps(content))
+        command = [sys.executable, "-m", "cojax", "sweep", str(tmp_path / f"{index}.yaml"), "--out"]
+        command += [str(tmp_path / "out"), "--hosts", f"{address},2,{index}", "--devices", "1"]
+        runs.append(
+            subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                env=environment(),
+            )
+        )  # fmt: skip
+    try:
+        words = [run.communicate(timeout=400)[1] for run in runs]
+    finally:
+        for run in runs:
+            run.kill()
+    return [run.returncode for run in runs], words
+
+
+SEARCHED = {
+    **SMALL,
+    "algorithms": [{"name": "ppo", "space": {"clip_eps": {"low": 0.1, "high": 0.3}}}],
+    "search": {},
+}
+
+
+@pytest.mark.parametrize(
+    ("configs", "line"),
+    [
+        ((SEARCHED, SEARCHED), "cojax: search: runs on one host; leave --hosts out"),
+        (
+            (SMALL, {**SMALL, "seed": 5}),
+            "cojax: --hosts: expected one sweep, the processes were given different ones",
+        ),
+    ],
+)
+def test_hosts_refuse_a_search_and_different_sweeps(configs, line, tmp_path):
+    statuses, words = processes(tmp_path, configs)
+    assert statuses == [2, 2], words
+    assert [said.strip().splitlines()[-1] for said in words] == [line, line]
+    assert not list(tmp_path.glob("out*"))
+
+
 def test_a_search_runs_on_one_host():
     from cojax.sweeps.hosts import across_hosts
 

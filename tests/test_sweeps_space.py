@@ -69,6 +69,15 @@ def test_a_parameter_comes_after_what_it_depends_on():
         ({"learning_rat": Parameter(values=[1])}, "did you mean 'learning_rate'"),
         ({"num_steps": Parameter(low=16, high=64)}, "decides shapes"),
         ({"clip_eps": Parameter(values=[1], when={"clip": [1]})}, "another parameter"),
+        ({"clip_eps": Parameter(values=[0.1, True])}, "space.clip_eps: .* one number, got True"),
+        ({"clip_eps": Parameter(values=[0.1, "0.2"])}, "one number, got '0.2'"),
+        ({"clip_eps": Parameter(values=[0.1, None])}, "one number, got None"),
+        ({"clip_eps": Parameter(values=[0.1, [0.2]])}, "one number, got"),
+        ({"learning_rate": Parameter(values=[float("inf")])}, "got inf"),
+        ({"gamma": Parameter(low=0.9, high=1.1)}, r"a number in \[0, 1\], got 1.1"),
+        ({"num_envs": Parameter(values=[4, 8.0])}, "expected one int, got 8.0"),
+        ({"normalize_rewards": Parameter(values=[True, 1])}, "expected one bool, got 1"),
+        ({"hidden": Parameter(values=[[8], 8])}, "expected positive integers, got 8"),
         (
             {
                 "clip_eps": Parameter(values=[1], when={"gae_lambda": [1]}),

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from cojax.agents import on_policy
-from cojax.agents.algorithm import leaf, static
+from cojax.agents.algorithm import INF, leaf, static
 from cojax.agents.distributions import gaussian_entropy, gaussian_log_prob
 from cojax.agents.networks import forward
 from cojax.agents.on_policy import Batch, Networks, standardize
@@ -24,17 +24,17 @@ class A2C(struct.PyTreeNode):
     learning_rate: Any = leaf(1e-3, 0.0)
     final_lr_fraction: Any = leaf(0.0, 0.0)
     gamma: Any = leaf(None, 0.0, 1.0)
-    max_episode_steps: Any = leaf(None, 1.0)
+    max_episode_steps: Any = leaf(None, 1.0, INF)
     gae_lambda: Any = leaf(0.95, 0.0, 1.0)
     ent_coef: Any = leaf(0.0)
     vf_coef: Any = leaf(0.5, 0.0)
-    max_grad_norm: Any = leaf(0.5, 0.0)
+    max_grad_norm: Any = leaf(0.5, 0.0, INF)
     adam_eps: Any = leaf(1e-5, 0.0)
     log_std_init: Any = leaf(-2.0, -20.0, 5.0)
     reward_scale: Any = leaf(1.0, 0.0)
-    obs_clip: Any = leaf(10.0, 0.0)
+    obs_clip: Any = leaf(10.0, 0.0, INF)
     average_rate: Any = leaf(1.0, 0.0, 1.0)
-    advantage_clip: Any = leaf(10.0, 0.0)
+    advantage_clip: Any = leaf(10.0, 0.0, INF)
     value_rate: Any = leaf(0.02, 0.0, 1.0)
 
     num_envs: int = static(32, 1)

@@ -16,6 +16,8 @@ from cojax import precision, streams
 from cojax.inputs import InputError, nearest
 
 INF = float("inf")
+LARGEST = float(np.finfo(np.float32).max)  # finite in the precision of the learners
+MOST_UPDATES = 2**31 - 1  # what 32 bits count, updates and rows alike
 
 
 @contextmanager
@@ -27,14 +29,17 @@ def learning() -> Iterator[None]:
         yield
 
 
-def leaf(default: float | None, low: float = -INF, high: float = INF) -> Any:
-    """Return a field for a hyperparameter that may be batched, with its closed range."""
+def leaf(default: float | None, low: float = -LARGEST, high: float = LARGEST) -> Any:
+    """Return a field for a hyperparameter that may be batched, with its closed range.
+
+    Bounds that infinity turns off have the range up to ``INF``.
+    """
     return dataclasses.field(default=default, metadata={"pytree_node": True, "range": (low, high)})
 
 
-def static(default: Any, low: float = -INF) -> Any:
+def static(default: Any, low: float = -INF, high: float = MOST_UPDATES) -> Any:
     """Return a field for a hyperparameter that decides shapes or structure: one value per run."""
-    return dataclasses.field(default=default, metadata={"pytree_node": False, "range": (low, INF)})
+    return dataclasses.field(default=default, metadata={"pytree_node": False, "range": (low, high)})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +102,7 @@ class Episodes(struct.PyTreeNode):
 
     Attributes:
         returns: undiscounted return so far, shape (num_envs,).
-        lengths: steps so far, shape (num_envs,).
+        lengths: steps so far, shape (num_envs,), int32: float32 would stop counting at 2²⁴.
     """
 
     returns: jax.Array
@@ -106,17 +111,17 @@ class Episodes(struct.PyTreeNode):
     @classmethod
     def create(cls, num_envs: int) -> Episodes:
         """Return the record of episodes that have just begun."""
-        return cls(jnp.zeros(num_envs), jnp.zeros(num_envs))
+        return cls(jnp.zeros(num_envs), jnp.zeros(num_envs, jnp.int32))
 
     def step(self, reward: jax.Array, done: jax.Array) -> tuple[Episodes, dict[str, jax.Array]]:
         """Count one step; also return sums over the episodes that ended in it."""
-        returns, lengths = self.returns + reward, self.lengths + 1.0
+        returns, lengths = self.returns + reward, self.lengths + 1
         sums = {
             "episode_return": jnp.sum(jnp.where(done, returns, 0.0)),
-            "episode_length": jnp.sum(jnp.where(done, lengths, 0.0)),
+            "episode_length": jnp.sum(jnp.where(done, lengths, 0).astype(jnp.float32)),
             "episodes": jnp.sum(done.astype(jnp.float32)),
         }
-        return Episodes(jnp.where(done, 0.0, returns), jnp.where(done, 0.0, lengths)), sums
+        return Episodes(jnp.where(done, 0.0, returns), jnp.where(done, 0, lengths)), sums
 
 
 def strong(tree: Any) -> Any:
@@ -168,8 +173,10 @@ def shorten_episodes(env_params: Any, h: Any) -> Any:
             f"max_steps_in_episode, got {type(env_params).__name__}"
         )
     limit = jnp.asarray(env_params.max_steps_in_episode)
-    own = jnp.round(jnp.asarray(h.max_episode_steps)).astype(limit.dtype)
-    return env_params.replace(max_steps_in_episode=jnp.minimum(limit, own))
+    own = jnp.round(jnp.asarray(h.max_episode_steps))
+    # Compared before it is an integer: beyond 32 bits the conversion may give anything.
+    shorter = jnp.where(own < limit, own.astype(limit.dtype), limit)
+    return env_params.replace(max_steps_in_episode=shorter)
 
 
 def random_phase(key: jax.Array, env_state: Any, env_params: Any) -> Any:
@@ -211,24 +218,34 @@ def host_hyperparameters(cls: type, given: Any, overrides: Mapping[str, Any]) ->
             raise InputError(
                 f"{cls.__name__}: unknown hyperparameter {name!r}{nearest(name, fields, 0.0)}"
             )
-        values[name] = _checked(cls.__name__, fields[name], value)
+        values[name] = checked(cls.__name__, fields[name], value)
     return cls(**values)
 
 
-def _checked(owner: str, field: dataclasses.Field, value: Any) -> Any:
-    """Return ``value`` as the field keeps it, or raise ValueError."""
+def checked(owner: str, field: dataclasses.Field, value: Any) -> Any:
+    """Return ``value`` as the field of an ``owner`` keeps it, or raise ValueError."""
     low, high = field.metadata["range"]
     where = f"{owner}.{field.name}"
     if field.metadata["pytree_node"]:
         if value is None and field.default is None:
             return None
-        if value is None or isinstance(value, bool | str) or np.ndim(value) != 0:
-            raise InputError(f"{where}: expected one number, got {value!r}")
-        if not low <= float(value) <= high:
-            raise InputError(f"{where}: expected a number in [{low:g}, {high:g}], got {value!r}")
+        try:
+            if value is None or isinstance(value, bool | str) or np.ndim(value) != 0:
+                raise TypeError
+            inside = low <= float(value) <= high
+        except TypeError:
+            raise InputError(f"{where}: expected one number, got {value!r}") from None
+        except OverflowError:  # an integer beyond float64
+            inside = False
+        if not inside:
+            ends = ("(-inf" if low == -LARGEST else f"[{low:g}") + ", "
+            ends += "inf)" if high == LARGEST else f"{high:g}]"
+            raise InputError(f"{where}: expected a number in {ends}, got {value!r}")
         return value
     if isinstance(field.default, tuple):
-        if not isinstance(value, Sequence) or not all(isinstance(v, int) and v > 0 for v in value):
+        if not isinstance(value, Sequence) or not all(
+            type(v) is int and 0 < v <= high for v in value
+        ):
             raise InputError(f"{where}: expected positive integers, got {value!r}")
         return tuple(value)
     if type(value) is not type(field.default):
@@ -237,6 +254,8 @@ def _checked(owner: str, field: dataclasses.Field, value: Any) -> Any:
         )
     if isinstance(value, int) and value < low:
         raise InputError(f"{where}: expected at least {low:g}, got {value!r}")
+    if isinstance(value, int) and value > high:
+        raise InputError(f"{where}: expected at most {high:,}, got {value!r}")
     return value
 
 

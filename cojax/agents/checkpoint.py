@@ -13,6 +13,8 @@ import operator
 import os
 import shutil
 import tempfile
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +22,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from cojax import __version__
 from cojax.agents.policies import ActorPolicy
 from cojax.agents.run import Best
-from cojax.inputs import InputError
+from cojax.inputs import InputError, one_line
 from cojax.policy import Policy
 
 FORMAT = "cojax.policy/1"
-STATE_FORMAT = "cojax.run/3"
+STATE_FORMAT = "cojax.run/4"
 HEADER = "header"
 POLICIES = {cls.__name__: cls for cls in (ActorPolicy,)}
 
@@ -61,22 +64,33 @@ def save_policy(path: str | os.PathLike, policy: Policy) -> None:
 def load_policy(path: str | os.PathLike) -> Policy:
     """Read what ``save_policy`` wrote to ``path``; raises ValueError, one line, for all else."""
     try:
+        with zipfile.ZipFile(path) as archive:  # checksums first: no damaged byte is interpreted
+            if (damaged := archive.testzip()) is not None:
+                raise InputError(f"{path}: damaged: {damaged}")
         with np.load(path, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
-        header = json.loads(str(arrays.pop(HEADER)))
-    except (OSError, ValueError, KeyError) as error:
-        raise InputError(f"{path}: expected a policy saved by cojax: {error}") from None
-    if header.get("format") != FORMAT or header.get("kind") not in POLICIES:
-        raise InputError(f"{path}: format: expected {FORMAT}, got {header.get('format')!r}")
+        header = dict(json.loads(str(arrays.pop(HEADER))))
+        if header.get("format") != FORMAT or header.get("kind") not in POLICIES:
+            raise InputError(f"{path}: format: expected {FORMAT}, got {header.get('format')!r}")
+        return _policy(header, arrays)
+    except InputError:
+        raise
+    except Exception as error:  # what a damaged archive makes of a reader is not to be foreseen
+        raise InputError(f"{path}: expected a policy saved by cojax: {one_line(error)}") from None
+
+
+def _policy(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Policy:
+    """The policy of a file's header and arrays; raises whatever where they do not fit."""
     fields: dict[str, Any] = {
         k: tuple(v) if isinstance(v, list) else v for k, v in header["apply"].items()
     }
-    return Policy(
-        _unflatten(arrays),
-        POLICIES[header["kind"]](**fields),
-        header["name"],
-        tuple(header["axes"]),
-    )
+    apply, axes = POLICIES[header["kind"]](**fields), tuple(header["axes"])
+    policy = Policy(_unflatten(arrays), apply, header["name"], axes)
+    function: Any = apply
+    for _ in axes:
+        function = jax.vmap(function, (0, None, None))
+    jax.eval_shape(function, policy.params, jnp.zeros(arrays["mean"].shape[-1]), jax.random.key(0))
+    return policy
 
 
 def _flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -100,9 +114,13 @@ def _unflatten(flat: dict[str, Any]) -> dict[str, Any]:
     return tree
 
 
-def identify(population: Any, plan: Any) -> dict[str, Any]:
-    """Return what a run must share with the checkpoint it continues, as JSON values."""
+def identify(population: Any, plan: Any, evaluate: Callable | None) -> dict[str, Any]:
+    """Return what a run must share with the checkpoint it continues, as JSON values.
+
+    Functions are compared by their programs: what they compute, not what they are called.
+    """
     h = population.h
+    one = population.arguments((0,) * len(population.shape))
     statics = {
         f.name: getattr(h, f.name)
         for f in dataclasses.fields(h)
@@ -111,7 +129,9 @@ def identify(population: Any, plan: Any) -> dict[str, Any]:
     identity = {
         "format": STATE_FORMAT,
         "algorithm": population.spec.name,
-        "environment": population.env.name,
+        "versions": {"cojax": __version__, "jax": jax.__version__},
+        "environment": f"{population.env.name} {_program(_stepped(population), *one)}",
+        "evaluate": evaluate and _program(_measured(population, evaluate), *one),
         "axes": population.sizes,
         "batching": "vmap" if population.vmapped else "loop",
         "shapes": statics,
@@ -121,6 +141,47 @@ def identify(population: Any, plan: Any) -> dict[str, Any]:
         "key": _digest(population.keys),
     }
     return json.loads(json.dumps(identity))
+
+
+def _stepped(population: Any) -> Callable:
+    """A function of one member's arguments: a reset and a step of its environment."""
+    env = population.env
+
+    def stepped(env_params: Any, h: Any, key: jax.Array) -> Any:
+        del h
+        _, state = env.reset(key, env_params)
+        action = jnp.zeros(env.action_space(env_params).shape, jnp.float32)
+        return env.step(key, state, action, env_params)
+
+    return stepped
+
+
+def _measured(population: Any, evaluate: Callable) -> Callable:
+    """A function of one member's arguments: what ``evaluate`` says of its first policy."""
+    spec, env = population.spec, population.env
+
+    def first(env_params: Any, h: Any, key: jax.Array) -> Any:
+        return spec.policy_params(env, spec.init(env, key, env_params, h), env_params, h)
+
+    def measured(env_params: Any, h: Any, key: jax.Array) -> Any:
+        shapes = jax.eval_shape(first, env_params, h, key)
+        params = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+        policy = Policy(params, spec.policy_apply(env, env_params, h), spec.name)
+        return evaluate(policy, env_params, jax.random.key(0))
+
+    return measured
+
+
+def _program(function: Callable, *arguments: Any) -> str:
+    """Some digits of the SHA-256 of a function's program, its constants included.
+
+    A call back to the host is no part of the program that could be compared.
+    """
+    lowered = jax.jit(function).trace(*arguments).lower(lowering_platforms=("cpu",))
+    words = lowered.as_text()
+    if "callback" in words:
+        return "with a callback"
+    return hashlib.sha256(words.encode()).hexdigest()[:16]
 
 
 def save(
@@ -138,7 +199,7 @@ def save(
     os.replace(temporary, header)
     for old in _intervals(folder):
         if old != len(history):
-            shutil.rmtree(folder / str(old))
+            remove_tree(folder / str(old))
 
 
 def restore(
@@ -155,8 +216,8 @@ def restore(
     if not intervals:
         return states, []
     try:
-        saved = json.loads((folder / "run.json").read_text("utf-8"))
-    except (OSError, ValueError) as error:
+        saved = dict(json.loads((folder / "run.json").read_text("utf-8")))
+    except (OSError, ValueError, TypeError) as error:
         raise InputError(f"{folder}: expected a checkpoint of cojax: {error}") from None
     for name, ours in identity.items():
         if saved.get(name) != ours:
@@ -175,25 +236,61 @@ def restore(
 def save_tree(target: Path, tree: Any) -> None:
     """Write a pytree of arrays and keys as one Orbax checkpoint, whole or not at all.
 
-    Raises OSError where it cannot be written; Orbax raises ValueError for a full disk.
+    ``target.sha256`` beside it says afterwards what its files hold. Raises OSError where it cannot
+    be written; Orbax raises ValueError for a full disk.
     """
     import orbax.checkpoint as ocp  # takes seconds to import
 
+    target = Path(target).absolute()
+    _seal(target).unlink(missing_ok=True)
     try:
         with ocp.StandardCheckpointer() as checkpointer:
-            checkpointer.save(Path(target).absolute(), _leaves(tree), force=True)
+            checkpointer.save(target, _leaves(tree), force=True)
             checkpointer.wait_until_finished()
     except ValueError as error:
         reason = str(error).partition("\n")[0]
         raise OSError(errno.EIO, f"the state cannot be written: {reason}", str(target)) from error
+    _seal(target).write_bytes(_digest_of_files(target))
 
 
 def load_tree(target: Path, like: Any) -> Any:
-    """Read what ``save_tree`` wrote of a tree of the structure, shapes and types of ``like``."""
+    """Read what ``save_tree`` wrote of a tree of the structure, shapes and types of ``like``.
+
+    Raises ValueError, one line, where it is damaged or of another structure.
+    """
     import orbax.checkpoint as ocp
 
-    with ocp.StandardCheckpointer() as checkpointer:
-        return _rebuild(like, checkpointer.restore(Path(target).absolute(), _leaves(like)))
+    target = Path(target).absolute()
+    seal = _seal(target)
+    # An empty seal, or none: stopped between the state, which is whole, and its seal.
+    if seal.is_file() and seal.stat().st_size and seal.read_bytes() != _digest_of_files(target):
+        raise InputError(f"{target}: damaged, its files are not as written; remove it to go on")
+    try:
+        with ocp.StandardCheckpointer() as checkpointer:
+            return _rebuild(like, checkpointer.restore(target, _leaves(like)))
+    except Exception as error:  # what foreign files make of a reader is not to be foreseen
+        raise InputError(f"{target}: expected a whole state: {one_line(error)}") from None
+
+
+def remove_tree(target: Path) -> None:
+    """Remove what ``save_tree`` wrote."""
+    _seal(target).unlink(missing_ok=True)
+    shutil.rmtree(target)
+
+
+def _seal(target: Path) -> Path:
+    return target.with_name(f"{target.name}.sha256")
+
+
+def _digest_of_files(folder: Path) -> bytes:
+    """SHA-256 over names and contents of all files in a folder, as hexadecimal digits."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            with path.open("rb") as file:
+                content = hashlib.file_digest(file, "sha256").hexdigest()
+            digest.update(f"{path.relative_to(folder).as_posix()} {content}\n".encode())
+    return digest.hexdigest().encode()
 
 
 def write_chunk(folder: Path, shape: tuple[int, ...]) -> None:
@@ -253,5 +350,6 @@ def _digest(tree: Any) -> str:
     digest = hashlib.sha256()
     for x in _leaves(tree).values():
         x = np.asarray(x)
-        digest.update(f"{x.dtype}{x.shape}".encode() + x.tobytes())
+        digest.update(f"{x.dtype}{x.shape}".encode())
+        digest.update(np.ascontiguousarray(x).data)
     return digest.hexdigest()

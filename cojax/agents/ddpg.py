@@ -8,7 +8,7 @@ import jax
 from flax import struct
 
 from cojax.agents import off_policy
-from cojax.agents.algorithm import leaf, static
+from cojax.agents.algorithm import INF, leaf, static
 from cojax.agents.off_policy import Learner, Networks, Rule
 from cojax.agents.replay import Sample
 from cojax.agents.td3 import act, explore, improve
@@ -21,14 +21,14 @@ class DDPG(struct.PyTreeNode):
     critic_learning_rate: Any = leaf(1e-3, 0.0)
     final_lr_fraction: Any = leaf(1.0, 0.0)
     gamma: Any = leaf(None, 0.0, 1.0)
-    max_episode_steps: Any = leaf(None, 1.0)
+    max_episode_steps: Any = leaf(None, 1.0, INF)
     polyak: Any = leaf(0.005, 0.0, 1.0)
-    max_grad_norm: Any = leaf(100.0, 0.0)
+    max_grad_norm: Any = leaf(100.0, 0.0, INF)
     adam_eps: Any = leaf(1e-8, 0.0)
     exploration_noise: Any = leaf(0.1, 0.0)
     warmup_scale: Any = leaf(1.0, 0.0, 1.0)
     reward_scale: Any = leaf(1.0, 0.0)
-    obs_clip: Any = leaf(10.0, 0.0)
+    obs_clip: Any = leaf(10.0, 0.0, INF)
     average_rate: Any = leaf(1.0, 0.0, 1.0)
     relative_error: Any = leaf(0.0, 0.0)
 
@@ -37,7 +37,7 @@ class DDPG(struct.PyTreeNode):
     gradient_steps: int = static(32, 1)
     batch_size: int = static(256, 1)
     buffer_size: int = static(300_000, 1)
-    learning_starts: int = static(4_000, 0)
+    learning_starts: int = static(4_000, 0, INF)
     hidden: tuple[int, ...] = static((64, 64))
     activation: str = static("relu")
     normalize_observations: bool = static(True)

@@ -14,10 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from cojax.agents import checkpoint
-from cojax.agents.algorithm import learning
+from cojax.agents.algorithm import MOST_UPDATES, learning
 from cojax.agents.layout import Layout
 from cojax.agents.population import Population, advance, averages, each, extract, gather, initialize
 from cojax.agents.run import Best, Run, numbers
+from cojax.inputs import InputError
 from cojax.policy import Policy
 
 Progress = Callable[[int, int, dict[str, Any]], None]
@@ -36,6 +37,13 @@ class Plan:
     steps: int
     total: int
     ends: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if self.total > MOST_UPDATES:
+            raise InputError(
+                f"total_timesteps: expected at most {MOST_UPDATES:,} updates, got {self.total:,} "
+                f"of {self.steps:,} environment steps; raise num_envs or num_steps"
+            )
 
     @classmethod
     def create(cls, population: Population, timesteps: int, eval_every: int | None) -> Plan:
@@ -139,7 +147,7 @@ def run(
         best = Best.create(p.shape, jax.device_get(members.policies()))
     history, identity = [], None
     if checkpoint_dir is not None:
-        identity = checkpoint.identify(p, plan)
+        identity = checkpoint.identify(p, plan, evaluate)
         members.states, history = checkpoint.restore(
             checkpoint_dir, identity, members.states, empty, best
         )

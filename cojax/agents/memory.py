@@ -110,6 +110,8 @@ def fit(
     """
     p = population
     if chunk is not None and len(chunk) == len(p.shape):
+        if not all(1 <= n <= size for n, size in zip(chunk, p.shape, strict=True)):
+            raise InputError(f"chunk.json: expected lengths within {p.shape}, got {chunk}")
         first = tuple(slice(0, n) for n in chunk)
         return boxes(p, chunk), estimate(p.part(first), evaluate)
     members = int(np.prod(p.shape))

@@ -5,6 +5,9 @@ Each is changed once per update, between updates: inside one, all networks see t
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import struct
@@ -12,6 +15,7 @@ from flax import struct
 from cojax.linalg import lift
 
 EPSILON = 1e-8
+EXACT = 2.0**24  # up to where float32 counts one by one
 
 
 class Moments(struct.PyTreeNode):
@@ -21,11 +25,18 @@ class Moments(struct.PyTreeNode):
         mean: shape (d,) or ().
         var: population variance, same shape.
         count: number of samples seen, shape (), float32.
+        rest: what rounding has left of (mean, var, count), 0 up to 2²⁴ samples.
     """
 
     mean: jax.Array
     var: jax.Array
     count: jax.Array
+    rest: Any = None
+
+    def __post_init__(self) -> None:
+        if self.rest is None:
+            nothing = tuple(jnp.zeros_like(x) for x in (self.mean, self.var, self.count))
+            object.__setattr__(self, "rest", nothing)
 
     @classmethod
     def create(cls, shape: tuple[int, ...]) -> Moments:
@@ -42,12 +53,23 @@ class Moments(struct.PyTreeNode):
         With δ = mean_batch - mean and N = count + n (Chan, Golub and LeVeque 1983):
 
             mean' = mean + δ n/N,   var' = (count·var + n·var_batch + δ² count·n/N) / N
+
+        From 2²⁴ samples on a batch may be less than the rounding of what it is added to. Then
+        the same changes are added with the rest of those before (Kahan 1965):
+
+            mean' = mean + δ n/N,   var' = var + (var_batch - var + δ² count/N) n/N
         """
         n = batch.shape[0]
         mean, var = jnp.mean(batch, axis=0), jnp.var(batch, axis=0)
         delta, total = mean - self.mean, self.count + n
         spread = self.count * self.var + n * var + delta**2 * (self.count * n / total)
-        return Moments(self.mean + delta * (n / total), spread / total, total)
+        few = Moments(self.mean + delta * (n / total), spread / total, total, self.rest)
+        share = n / total
+        change = delta * share, (var - self.var + (1 - share) * delta**2) * share, n
+        old = self.mean, self.var, self.count
+        pairs = [_add(*x) for x in zip(old, self.rest, change, strict=True)]
+        many = Moments(*(x for x, _ in pairs), rest=tuple(y for _, y in pairs))
+        return jax.tree.map(partial(jnp.where, total < EXACT), few, many)
 
     def normalize(self, x: jax.Array, clip: jax.Array | float) -> jax.Array:
         """(x - mean)/std, clipped to ±clip; x of shape (..., d)."""
@@ -62,6 +84,13 @@ class Moments(struct.PyTreeNode):
         mean, reach = lift(self.mean, x), lift(clip * self.std(), x)
         x = jnp.clip(x, mean - reach, mean + reach)
         return jnp.where(jnp.isnan(x), mean, x)
+
+
+def _add(x: jax.Array, rest: jax.Array, change: Any) -> tuple[jax.Array, jax.Array]:
+    """x + rest + change as a number and what rounding left of it."""
+    change = change + rest
+    total = x + change
+    return total, change - (total - x)
 
 
 class RewardScale(struct.PyTreeNode):

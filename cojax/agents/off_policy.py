@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from cojax.agents import algorithm, replay
-from cojax.agents.algorithm import Algorithm, Clock, Episodes
+from cojax.agents.algorithm import MOST_UPDATES, Algorithm, Clock, Episodes
 from cojax.agents.distributions import ActionBox
 from cojax.agents.networks import MLP, activation, forward, scale_head
 from cojax.agents.normalization import Moments, RewardScale
@@ -105,6 +105,7 @@ class OffPolicyState(struct.PyTreeNode):
 
 
 NETWORKS = ("actor", "critics")
+MOST_DELAY = 32_768  # its square is counted in 32 bits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,6 +150,14 @@ def networks(
 def block(h: Any) -> int:
     """Transitions of one update."""
     return h.num_envs * h.num_steps
+
+
+def warming(updates: jax.Array, h: Any) -> jax.Array:
+    """Whether ``updates`` updates are fewer than ``learning_starts`` environment steps.
+
+    Counted in updates: environment steps pass 2³¹ where 32 bits end.
+    """
+    return updates < min(-(-h.learning_starts // block(h)), MOST_UPDATES)
 
 
 def init(rule: Rule, env: Any, key: jax.Array, env_params: Any, h: Any) -> OffPolicyState:
@@ -208,7 +217,7 @@ def collect(
     box = nets.box
     explore_key, warm_key, step_key = jax.random.split(key, 3)
     shape = (h.num_steps, h.num_envs)
-    warm = state.clock.update * block(h) < h.learning_starts
+    warm = warming(state.clock.update, h)
     uniform = jax.random.uniform(warm_key, (*shape, *box.low.shape), minval=-1.0, maxval=1.0)
     step_env = jax.vmap(env.step, (0, 0, 0, None))
 
@@ -373,7 +382,8 @@ def gradient_steps(
         return learner, metrics | more
 
     # The index comes from the shared clock: unbatched, so the delay stays a branch under vmap.
-    first = state.clock.update * h.gradient_steps
+    # It is counted modulo the delay, for the steps of all updates would pass 2³¹.
+    first = (state.clock.update % h.policy_delay) * (h.gradient_steps % h.policy_delay)
     inputs = (first + jnp.arange(h.gradient_steps), batch, *noise)
     learner, metrics = jax.lax.scan(
         step, over_networks(state.learner, lambda _, params: pack(params)[0]), inputs
@@ -399,7 +409,7 @@ def update(
         names = ("critic_loss", "q_value", *rule.metrics)
         return state.learner, {name: jnp.zeros(()) for name in names}
 
-    warm = (state.clock.update + 1) * block(h) < h.learning_starts
+    warm = warming(state.clock.update + 1, h)
     learner, metrics = jax.lax.cond(warm, wait, learn, state)
     if h.normalize_observations:
         flat, seen = rollout.obs.reshape(-1, rollout.obs.shape[-1]), state.observations
@@ -436,6 +446,10 @@ def check(h: Any) -> None:
         raise InputError(
             f"buffer_size: expected at least num_envs × num_steps = {block(h)}, got {h.buffer_size}"
         )
+    if replay.capacity(h.buffer_size, block(h)) > MOST_UPDATES:
+        raise InputError(f"buffer_size: expected at most {MOST_UPDATES:,}, got {h.buffer_size:,}")
+    if h.policy_delay > MOST_DELAY:
+        raise InputError(f"policy_delay: expected at most {MOST_DELAY:,}, got {h.policy_delay:,}")
 
 
 def make(name: str, hyperparameters: type, rule: Rule) -> Algorithm:

@@ -20,6 +20,7 @@ from cojax.policy import Policy
 
 AXES = ("fixture", "hyperparameters", "seed")
 PER_EPISODE = ("episode_return", "episode_length")
+STRETCH = 2**14  # updates
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,7 +216,8 @@ def advance(
     """Do ``num_updates`` updates (traced: one compilation for any number), then evaluate.
 
     Returns the state, which is donated; sums over the updates, for :func:`averages`; and what
-    ``evaluate`` gave. They are summed inside the loop: nothing is stacked over updates.
+    ``evaluate`` gave. They are summed inside the loop: nothing is stacked over updates; and over
+    stretches first, since a sum of millions in float32 no longer sees what is added.
     """
 
     def member(state, env_params, h):
@@ -226,7 +228,16 @@ def advance(
 
         shapes = jax.eval_shape(partial(spec.update, env), state, env_params, h)[1]
         zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-        state, sums = jax.lax.fori_loop(0, num_updates, body, (state, zeros))
+
+        def stretch(i, carry):
+            state, total = carry
+            state, sums = jax.lax.fori_loop(
+                0, jnp.minimum(STRETCH, num_updates - i * STRETCH), body, (state, zeros)
+            )
+            return state, jax.tree.map(jnp.add, total, sums)
+
+        stretches = num_updates // STRETCH + (num_updates % STRETCH > 0)
+        state, sums = jax.lax.fori_loop(0, stretches, stretch, (state, zeros))
         sums |= {"failed": state.failed}
         curve = None
         if evaluate is not None:

@@ -110,8 +110,12 @@ class Best:
         return cls(value, np.full(shape, -1, np.int32), jax.tree.map(np.array, params))
 
     def see(self, interval: int, value: np.ndarray, params: Any) -> None:
-        """Keep the policies of members whose value is lower than ever, or the first they have."""
-        better = (value < self.value) | (self.interval < 0)
+        """Keep the policies of members whose value is lower than ever, or the first they have.
+
+        What is not finite is no value: any number is better.
+        """
+        lower = ~np.isfinite(self.value) | (value < self.value)
+        better = (np.isfinite(value) & lower) | (self.interval < 0)
         self.value = np.where(better, value, self.value).astype(np.float32)
         self.interval = np.where(better, interval, self.interval).astype(np.int32)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -85,7 +86,7 @@ def oracle_command(fixture: str, states: str, x64: bool) -> None:
 
     problem = Problem(load_fixture(fixture), np.float64 if x64 else np.float32)
     if states == "-":
-        _answer(problem, click.get_binary_stream("stdin"), "standard input")
+        _answer(problem, sys.stdin.buffer, "standard input")
     elif states.endswith(LINES):
         with open(states, "rb") as file:
             _answer(problem, file, states)

@@ -68,16 +68,14 @@ def run(
 
 def _one(config: Any, out: Path | None, resume: bool, again: str, quiet: bool) -> list[dict]:
     """Run one experiment, or find it finished; its rows."""
-    import json
-    import math
-
     from cojax.evaluation import tables
     from cojax.experiments import run_experiment
+    from cojax.fixtures import text
 
     if resume and out is not None and (out / "rows.json").exists():
         if not quiet:
             click.echo(f"{out}: finished already")
-        return json.loads((out / "rows.json").read_text("utf-8"), parse_constant=lambda _: math.nan)
+        return text.load_json(out / "rows.json", list)
     with results(out, config.name, again) as folder:
         outcome = run_experiment(config, folder, resume=resume)
     if not quiet:

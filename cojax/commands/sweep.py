@@ -58,8 +58,11 @@ def run(
 
     Interrupt with Ctrl-C; --resume with the same --out goes on, and gives the same files.
     """
+    from cojax.inputs import InputError
     from cojax.sweeps.cores import use_cores
 
+    if hosts is not None and ray is not None:
+        raise InputError("--hosts: expected without --ray")
     # before gymnax, whose import makes JAX look at its devices
     use_cores(1 if ray is not None else devices)
     if hosts is not None:
@@ -68,14 +71,18 @@ def run(
         join(hosts)
 
     from cojax.evaluation.tables import to_json
-    from cojax.inputs import InputError
     from cojax.sweeps import load_sweep, run_sweep
     from cojax.sweeps.tracking import trackers
 
     if resume and out is None:
         raise InputError("--resume: expected --out, the folder of the interrupted sweep")
     what = load_sweep(config)
-    if resume and out is not None and _finished(out):
+    finished = resume and out is not None and _finished(out)
+    if hosts is not None:
+        from cojax.sweeps.hosts import agree
+
+        finished = agree(what, finished)
+    if finished:
         click.echo(f"{out}: finished already", err=as_json)
         return
     if devices is not None:
@@ -85,8 +92,6 @@ def run(
     if hosts is not None:
         from cojax.sweeps.hosts import across_hosts, follow, leads
 
-        if ray is not None:
-            raise InputError("--hosts: expected without --ray")
         if not leads():
             follow(what)
             return

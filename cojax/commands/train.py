@@ -71,6 +71,7 @@ def train(
     results folder, or alike; options replace what it says. Interrupt with Ctrl-C; --resume with
     the same --out goes on from the state of at most a minute before.
     """
+    import json
     from pathlib import Path
 
     from cojax.sweeps.cores import use_threads
@@ -80,13 +81,14 @@ def train(
 
     from cojax.evaluation import tables
     from cojax.experiments.training import interrupted, run_training
+    from cojax.fixtures import text
     from cojax.inputs import InputError
 
     if resume and out is None:
         raise InputError("--resume: expected --out, the folder of the interrupted training")
     if resume and out is not None and (Path(out) / "config.yaml").exists():
-        rows = (Path(out) / "rows.json").read_text("utf-8")
-        click.echo(rows.rstrip() if as_json else f"{out}: finished already")
+        rows = text.load_json(Path(out) / "rows.json", list)
+        click.echo(json.dumps(rows, indent=2) if as_json else f"{out}: finished already")
         return
     given = {
         "num_seeds": seeds,

@@ -214,8 +214,8 @@ def probability_of_improvement(
         )
     (F, S, _), T = x.shape, y.shape[1]
     floor = _floors(floor, F)[:, None, None]
-    drawn = [runs_of_resampled_trials(side, num_resamples, seed) for side in (x, y)]
-    of_trials = np.var(_improvement(*drawn, floor).mean(axis=-1))
+    ours, theirs = (runs_of_resampled_trials(side, num_resamples, seed) for side in (x, y))
+    of_trials = np.var(_improvement(ours, theirs, floor).mean(axis=-1))
     found = _improvement(x.mean(axis=-1), y.mean(axis=-1), floor)  # (F,)
     fewest = min(S, T)
     pi = (found * fewest + 1.0) / (fewest + 2.0)

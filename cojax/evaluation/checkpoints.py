@@ -7,9 +7,9 @@ import io
 import json
 import os
 import zipfile
-import zlib
 from pathlib import Path
 
+from cojax import inputs
 from cojax.evaluation.host import HostPolicy, host_policy
 from cojax.evaluation.references import Reference, parse_policy
 from cojax.inputs import InputError
@@ -76,7 +76,7 @@ def load_sb3(path: str | os.PathLike[str]) -> HostPolicy:
     try:
         model = getattr(library, kind).load(path, device="cpu")
     except Exception as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        reason = inputs.one_line(error)
         raise InputError(f"{path}: {title} cannot load it: {reason}") from error
     return host_policy(model, path.name)
 
@@ -94,12 +94,14 @@ def sb3_algorithm(path: str | os.PathLike[str]) -> str:
         raise InputError(f"{path}: expected a model saved by Stable-Baselines3")
     try:
         with zipfile.ZipFile(path) as archive:
-            content = json.loads(archive.read("data"))
+            if (damaged := archive.testzip()) is not None:
+                raise InputError(f"{path}: damaged: {damaged}")
+            content = dict(json.loads(archive.read("data")))
             recurrent = "policy.pth" in archive.namelist() and b"lstm" in _names_of_weights(archive)
-    except (OSError, ValueError, EOFError, zlib.error, zipfile.BadZipFile) as error:
-        raise InputError(f"{path}: damaged: {error}") from None
-    if not isinstance(content, dict):
-        raise InputError(f"{path}: damaged: expected an object of JSON in it")
+    except Exception as error:  # what a damaged archive makes of a reader is not to be foreseen
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{path}: damaged: {inputs.one_line(error)}") from None
     kind = next((name for mark, name in _MARKS.items() if mark in content), None)
     if kind == "PPO" and recurrent:
         return "RecurrentPPO"
@@ -127,5 +129,5 @@ def _is_sb3(path: str | os.PathLike[str]) -> bool:
     try:
         with zipfile.ZipFile(path) as archive:
             return {"data", "_stable_baselines3_version"} <= set(archive.namelist())
-    except (OSError, zipfile.BadZipFile):
+    except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile):
         return False

@@ -63,7 +63,7 @@ def plan(planner: Planner, s: jax.Array) -> jax.Array:
         forward, feedback = _backward(planner, states, actions)
         rollout = jax.vmap(lambda size: _rollout(planner, states, actions, forward, feedback, size))
         tried = rollout(jnp.asarray(STEPS, s.dtype))
-        best = jnp.argmin(tried[2])
+        best = jnp.argmin(jnp.where(jnp.isnan(tried[2]), jnp.inf, tried[2]))
         better = tried[2][best] < cost
         chosen = jax.tree.map(lambda new: new[best], tried)
         return jax.tree.map(lambda new, old: jnp.where(better, new, old), chosen, carry)

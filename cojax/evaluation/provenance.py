@@ -5,7 +5,6 @@ A folder holds ``trials.parquet`` (one line a trial), ``rows.json`` and ``proven
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import shutil
@@ -21,9 +20,10 @@ import numpy as np
 
 import cojax
 from cojax import inputs, streams
-from cojax.evaluation import tables
+from cojax.evaluation import frames, tables
 from cojax.evaluation.aggregates import compare_pair, holm
 from cojax.evaluation.result import WORST, Evaluation
+from cojax.fixtures import text
 from cojax.inputs import InputError
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def git_revision() -> str | None:
 def write_provenance(folder: Path, evaluations: Any, configuration: Any = None) -> None:
     """Write ``provenance.json`` into a results folder that is being made."""
     content = provenance(evaluations, configuration)
-    (folder / "provenance.json").write_text(json.dumps(content, indent=2) + "\n", "utf-8")
+    (folder / "provenance.json").write_text(tables.configuration_json(content), "utf-8")
 
 
 def save(evaluation: Evaluation, folder: str | Path, configuration: Any = None) -> None:
@@ -112,7 +112,7 @@ def save(evaluation: Evaluation, folder: str | Path, configuration: Any = None) 
     Raises ValueError, one line, where the folder exists.
     """
     with whole_folder(folder) as temporary:
-        evaluation.frame().to_parquet(temporary / "trials.parquet", index=False)
+        frames.write(evaluation.frame(), temporary / "trials.parquet")
         (temporary / "rows.json").write_text(tables.to_json(evaluation.rows()) + "\n", "utf-8")
         write_provenance(temporary, evaluation, configuration)
 
@@ -181,20 +181,14 @@ def load(folder: str | Path) -> Results:
 
     Raises ValueError, one line, for a folder that is not one, of another version, or damaged.
     """
-    import pandas as pd
-    import pyarrow
-
     folder = Path(folder)
     if not folder.is_dir():
         raise InputError(f"{folder}: no such results folder")
     for name in ("provenance.json", "trials.parquet"):
         if not (folder / name).is_file():
             raise InputError(f"{folder}: expected a results folder, {name} is missing")
-    try:
-        content = json.loads((folder / "provenance.json").read_text("utf-8"))
-        schema = content.get("schema")
-    except (ValueError, AttributeError) as error:
-        raise InputError(f"{folder / 'provenance.json'}: expected JSON, {error}") from error
+    content = text.load_json(folder / "provenance.json", dict)
+    schema = content.get("schema")
     if schema != SCHEMA:
         raise InputError(
             f"{folder / 'provenance.json'}: schema: expected {SCHEMA}, got {schema}; "
@@ -210,11 +204,7 @@ def load(folder: str | Path) -> Results:
         raise InputError(
             f"{folder / 'provenance.json'}: fixtures: expected a sha256 and a horizon of each"
         )
-    try:
-        trials = pd.read_parquet(folder / "trials.parquet")
-    except (OSError, ValueError, pyarrow.ArrowException) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"{folder / 'trials.parquet'}: damaged: {reason}") from error
+    trials = frames.read(folder / "trials.parquet")
     needed = {"fixture", "policy", "trial", "optimal_value", *WORST}
     if not needed <= set(trials.columns):
         raise InputError(

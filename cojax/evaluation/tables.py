@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from cojax.evaluation.crossed import FEW
+from cojax.fixtures import text as yaml
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,15 +21,24 @@ SHOWN = {
 
 
 def to_json(rows: Sequence[dict[str, Any]]) -> str:
-    """Rows as strict JSON: numbers that are not finite become null."""
+    """Rows as strict JSON: numbers that are not finite become null, and among hyperparameters the
+    words of YAML, ".inf".
+    """
     return json.dumps([_finite(row) for row in rows], indent=2, allow_nan=False)
 
 
-def _finite(value: Any) -> Any:
+def configuration_json(content: dict[str, Any]) -> str:
+    """What was configured as strict JSON: numbers that are not finite become words of YAML."""
+    return json.dumps(_finite(content, words=True), indent=2, allow_nan=False) + "\n"
+
+
+def _finite(value: Any, words: bool = False) -> Any:
     if isinstance(value, dict):
-        return {name: _finite(entry) for name, entry in value.items()}
+        return {n: _finite(entry, words or n == "hyperparameters") for n, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(entry, words) for entry in value]
     if isinstance(value, float) and not math.isfinite(value):
-        return None
+        return yaml.number(value) if words else None
     return value
 
 

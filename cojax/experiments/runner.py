@@ -14,14 +14,14 @@ from cojax import inputs
 from cojax.agents import load_policy, prepare, save_policy
 from cojax.agents.training import check
 from cojax.envs import CommonStreams, ConverseEnv
-from cojax.evaluation import Evaluation, evaluate, provenance, tables
+from cojax.evaluation import Evaluation, evaluate, frames, provenance, tables
 from cojax.evaluation.checkpoints import policy_from_text
 from cojax.evaluation.evaluator import group_by_shape
 from cojax.evaluation.result import METRICS
 from cojax.experiments.config import Algorithm, Experiment, load_experiment
 from cojax.experiments.progress import names, stage
 from cojax.experiments.regimes import System, systems
-from cojax.experiments.sittings import begun, claim, finish, part, unfinished
+from cojax.experiments.sittings import begun, claim, finish, part, settle, unfinished
 from cojax.experiments.training import arguments
 from cojax.families import FAMILIES
 from cojax.fixtures import text
@@ -84,6 +84,7 @@ def run_experiment(experiment: Experiment, folder: str | Path, *, resume: bool =
         policy_from_text(name)
     fresh = not begun(unfinished(folder))
     with claim(folder, _content(experiment), resume, _read_content) as state:
+        settle(state, [system.fixture for system in everything])
         try:
             outcome = _run(experiment, everything, folder, state)
         except inputs.InputError:
@@ -115,7 +116,7 @@ def _run(experiment: Experiment, everything: list[System], folder: Path, state: 
             if not (state / name).exists():
                 _train(experiment, algorithm, members, state, name)
             trained[name] = load_policy(state / name / "policy.npz")
-            curves.append(pd.read_parquet(state / name / "curves.parquet"))
+            curves.append(frames.read(state / name / "curves.parquet"))
         learners = [trained[f"{a.name}-{number}"] for a in experiment.algorithms]
         result = _evaluate(experiment, members, [*policies, *learners])
         for row in result.rows():
@@ -159,9 +160,7 @@ def _train(
         run = job.run(progress, STATE_SECONDS)
         with part(state, name) as folder:
             save_policy(folder / "policy.npz", run.policy)
-            _curve_frame(run, algorithm.name, members).to_parquet(
-                folder / "curves.parquet", index=False
-            )
+            frames.write(_curve_frame(run, algorithm.name, members), folder / "curves.parquet")
         shutil.rmtree(sitting)
 
 
@@ -211,9 +210,9 @@ def _write(outcome: Outcome, state: Path) -> None:
     content = _content(outcome.experiment)
     with part(state, "results") as folder:
         text.write_whole(folder / "config.yaml", text.dump(content))
-        flat_rows(outcome.rows).to_parquet(folder / "rows.parquet", index=False)
-        outcome.trials.to_parquet(folder / "trials.parquet", index=False)
-        outcome.curves.to_parquet(folder / "curves.parquet", index=False)
+        frames.write(flat_rows(outcome.rows), folder / "rows.parquet")
+        frames.write(outcome.trials, folder / "trials.parquet")
+        frames.write(outcome.curves, folder / "curves.parquet")
         (folder / "rows.json").write_text(tables.to_json(outcome.rows) + "\n", "utf-8")
         provenance.write_provenance(folder, outcome.evaluations, content)
         for name in ("policies", "fixtures"):

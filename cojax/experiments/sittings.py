@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from cojax import __version__
 from cojax.evaluation.provenance import refuse_existing
 from cojax.experiments import locks
-from cojax.fixtures import text
+from cojax.fixtures import Fixture, text
 from cojax.inputs import InputError
 
 
@@ -73,6 +75,25 @@ def _same_work(
         if content.get(name) != theirs:
             raise InputError(
                 f"{state}: of other work: {name}: expected {theirs}, got {content.get(name)}"
+            )
+
+
+def settle(state: Path, fixtures: Iterable[Fixture]) -> None:
+    """Note what the work in a state is made of; in later sittings, hold it to that.
+
+    Raises InputError, one line, for another version of cojax, or a fixture of other content: one
+    folder would mix their results.
+    """
+    now = {f"fixture {fixture.id}": fixture.sha256 for fixture in fixtures}
+    now["version of cojax"] = __version__
+    file = state / "made_of.json"
+    if not file.exists():
+        text.write_whole(file, json.dumps(now, indent=2) + "\n")
+    before = text.load_json(file, dict)
+    for name in {**before, **now}:
+        if before.get(name) != now.get(name):
+            raise InputError(
+                f"{state}: of other work: {name}: expected {before.get(name)}, got {now.get(name)}"
             )
 
 

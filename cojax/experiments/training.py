@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,13 +17,13 @@ from cojax.agents.memory import size_text
 from cojax.agents.run import Run
 from cojax.agents.training import Job, check
 from cojax.envs import EnvParams, stack
-from cojax.evaluation import provenance
+from cojax.evaluation import frames, provenance
 from cojax.evaluation.during_training import RelativeGap
 from cojax.evaluation.evaluator import group_by_shape
 from cojax.experiments import events
 from cojax.experiments.config import Experiment, Training, load_training
 from cojax.experiments.progress import Report, names, stage
-from cojax.experiments.sittings import begun, claim, finish, part, unfinished
+from cojax.experiments.sittings import begun, claim, finish, part, settle, unfinished
 from cojax.families import FAMILIES
 from cojax.fixtures import Fixture, load_fixture, text
 from cojax.inputs import InputError
@@ -95,6 +94,7 @@ def run_training(
     members = [[fixtures[i] for i in indices] for indices in groups]
     runs = []
     with claim(folder, _content(config), resume, lambda file: _content(load_training(file))) as at:
+        settle(at, fixtures)
         try:
             for number, group in enumerate(members):
                 runs.append(_train(config, group, at / str(number), tensorboard, memory_limit))
@@ -269,7 +269,7 @@ def _write(
     content = _content(config)
     with part(state, "results") as folder:
         text.write_whole(folder / "config.yaml", text.dump(content))
-        trained.curves.to_parquet(folder / "curves.parquet", index=False)
+        frames.write(trained.curves, folder / "curves.parquet")
         (folder / "rows.json").write_text(tables.to_json(trained.rows) + "\n", "utf-8")
         (folder / "policies").mkdir()
         populations = []
@@ -285,7 +285,7 @@ def _write(
             **provenance.surroundings(),
             "configuration": content,
         }
-        (folder / "provenance.json").write_text(json.dumps(about, indent=2) + "\n", "utf-8")
+        (folder / "provenance.json").write_text(tables.configuration_json(about), "utf-8")
         if tensorboard:
             events.write_curves(folder / "tensorboard", trained.curves)
     finish(state, "results", trained.folder)

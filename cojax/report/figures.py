@@ -165,8 +165,8 @@ def truth_figure(readings: Sequence[Truth], path: str | Path) -> None:
 
 def _drawable(values: Sequence[float]) -> np.ndarray:
     """Numbers for a log scale; infinite ones, shares of a V* of 0, are left out."""
-    values = np.asarray(values, np.float64)
-    return np.where(np.isfinite(values) & (values > 0.0), values, np.nan)
+    x = np.asarray(values, np.float64)
+    return np.where(np.isfinite(x) & (x > 0.0), x, np.nan)
 
 
 def _middle(cell: dict[str, Any], label: str) -> float:

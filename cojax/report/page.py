@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import re
 from importlib import resources
 from pathlib import Path
@@ -17,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cojax import __version__
-from cojax.evaluation import provenance
+from cojax.evaluation import frames, provenance
 from cojax.evaluation.tables import number
-from cojax.fixtures.text import dump, write_whole
+from cojax.fixtures.text import dump, load_json, write_whole
 from cojax.inputs import InputError
 from cojax.report.page_charts import curve_charts, forest
 from cojax.report.page_parts import cards, result_rows, summary
@@ -91,11 +90,8 @@ def gather(folder: Path) -> dict[str, Any]:
 def _rows(file: Path) -> list[dict[str, Any]]:
     if not file.is_file():
         raise InputError(f"{file.parent}: expected a results folder, {file.name} is missing")
-    try:
-        rows = json.loads(file.read_text("utf-8"))
-    except ValueError as error:
-        raise InputError(f"{file}: expected JSON, {error}") from error
-    if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
+    rows = load_json(file, list)
+    if not rows or not all(isinstance(row, dict) for row in rows):
         raise InputError(f"{file}: expected a list of rows, at least one")
     for k, row in enumerate(rows):
         missing = [n for n in ("fixture", "policy", "failures", "num_trials") if n not in row]
@@ -107,18 +103,12 @@ def _rows(file: Path) -> list[dict[str, Any]]:
 
 def _curves(folder: Path) -> pd.DataFrame | None:
     """Training curves; None for an evaluation alone."""
-    import pandas as pd
-    import pyarrow
-
     file = folder / "curves.parquet"
     if not file.is_file():
         if (folder / "config.yaml").is_file():
             raise InputError(f"{folder}: expected a results folder, {file.name} is missing")
         return None
-    try:
-        curves = pd.read_parquet(file)
-    except (OSError, ValueError, pyarrow.ArrowException) as error:
-        raise InputError(f"{file}: damaged: {str(error).splitlines()[0]}") from error
+    curves = frames.read(file)
     needed = {"fixture", "algorithm", "seed", "timesteps", "relative_suboptimality"}
     if not needed <= set(curves.columns):
         raise InputError(f"{file}: column {min(needed - set(curves.columns))} is missing")
@@ -130,11 +120,8 @@ def _index(folder: Path) -> dict[str, dict[str, Any]]:
     file = folder / "index.json"
     if not file.is_file():
         return {}
-    try:
-        content = json.loads(file.read_text("utf-8"))
-    except ValueError as error:
-        raise InputError(f"{file}: expected JSON, {error}") from error
-    if not isinstance(content, dict) or not all(isinstance(v, dict) for v in content.values()):
+    content = load_json(file, dict)
+    if not all(isinstance(v, dict) for v in content.values()):
         raise InputError(f"{file}: expected a mapping from names to title, caption and command")
     return content
 

@@ -144,7 +144,7 @@ def _panels(num: int) -> tuple[Any, list[Any]]:
 
 def _scale(axis: Any, values: list[Any]) -> Any:
     """Set the scale of x, and give the place of a value on it."""
-    if all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
+    if all(isinstance(v, int | float) and type(v) is not bool and np.isfinite(v) for v in values):
         numbers = [float(v) for v in values]
         if min(numbers) > 0 and max(numbers) > 8 * min(numbers):
             axis.set_xscale("log")

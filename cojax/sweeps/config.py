@@ -13,15 +13,16 @@ from cojax.agents.tuned import tuned
 from cojax.fixtures import text
 from cojax.inputs import InputError
 from cojax.sweeps.space import Parameter, check, draw
+from cojax.sweeps.studies import studies
 
 FOLDER = Path(__file__).parent  # of the sweeps that are shipped
 Count = Annotated[int, Field(ge=1, strict=True)]
-Seed = Annotated[int, Field(ge=0, strict=True)]
+Seed = Annotated[int, Field(ge=0, lt=2**32, strict=True)]  # more would be another seed
 Share = Annotated[float, Field(gt=0, lt=1)]
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
 
 
 class Algorithm(_Strict):
@@ -204,6 +205,7 @@ def _check(config: Sweep) -> None:
             raise InputError(
                 f"algorithms.{algorithm.name}: space: empty, there is nothing to search"
             )
+    studies(config)
     rungs = config.search.rungs
     if rungs != sorted(set(rungs)):
         raise InputError(f"search.rungs: expected ascending shares, got {rungs}")

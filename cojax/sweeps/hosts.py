@@ -8,6 +8,7 @@ and tells the others what is to be done: they need no files but the sweep's.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from cojax.sweeps.runner import Task
 
 CONNECT_SECONDS = 60
+SEARCH = "search: runs on one host; leave --hosts out"
 
 
 def join(text: str) -> None:
@@ -60,6 +62,24 @@ def join(text: str) -> None:
         raise InputError(f"--hosts: {text.partition(',')[0]}: {line}") from None
 
 
+def agree(config: Sweep, finished: bool) -> bool:
+    """Whether the first process found the sweep ``finished``; then there is nothing to do.
+
+    Raises InputError, one line, in every process, for a sweep with a search, and unless all were
+    given one sweep: each would train its part of another.
+    """
+    from jax.experimental import multihost_utils
+
+    if config.search is not None:
+        raise InputError(SEARCH)
+    digest = hashlib.sha256(json.dumps(config.content()).encode()).digest()
+    mine = np.frombuffer(digest + bytes([finished]), np.uint8)
+    found = np.asarray(multihost_utils.process_allgather(mine))
+    if (found[:, :-1] != mine[:-1]).any():
+        raise InputError("--hosts: expected one sweep, the processes were given different ones")
+    return bool(found[0, -1])
+
+
 def leads() -> bool:
     """Whether this process reads and writes the results folder."""
     return jax.process_index() == 0
@@ -73,7 +93,7 @@ def across_hosts(
     Raises InputError for a sweep with a search.
     """
     if config.search is not None:
-        raise InputError("search: runs on one host; leave --hosts out")
+        raise InputError(SEARCH)
     fixtures: dict[str, Fixture] = {f.id: f for g, _, _ in tasks for f in g.fixtures}
     from cojax.fixtures.store import to_text
 
@@ -91,10 +111,15 @@ def across_hosts(
 
 
 def follow(config: Sweep) -> None:
-    """Train this process's part of every chunk that the first process names."""
+    """Train this process's part of every chunk that the first process names.
+
+    Raises InputError for a sweep with a search.
+    """
     from cojax.fixtures import load_fixture
     from cojax.sweeps.groups import Chunk, groups
 
+    if config.search is not None:
+        raise InputError(SEARCH)
     said = _say(None)
     with tempfile.TemporaryDirectory() as folder:
         fixtures = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import shutil
 import threading
 import time
@@ -13,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cojax import inputs
-from cojax.evaluation import provenance, tables
+from cojax.evaluation import frames, provenance, tables
 from cojax.experiments import locks
 from cojax.experiments.progress import Report, stage
-from cojax.experiments.sittings import claim, finish, part, unfinished
+from cojax.experiments.sittings import claim, finish, part, settle, unfinished
 from cojax.fixtures import Fixture, generate, load_fixture, text
 from cojax.fixtures.store import save_fixture
 from cojax.inputs import InputError
@@ -109,6 +108,7 @@ def run_sweep(
     with claim(folder, config.content(), resume, lambda file: load_sweep(file).content()) as state:
         try:
             fixtures = _fixtures(config, state)
+            settle(state, fixtures)
             trials = None
             trained = config
             if config.search is not None:
@@ -159,6 +159,8 @@ def run_groups(
 ) -> float:
     """Run what is not done yet, and keep every chunk as it ends; seconds of compilation."""
     done = store.done()
+    policies = store.decide("policies", config.execution.policies)
+    store.check(policies)
     sizes = sum(group.size for group in everything)
     before = sum(chunk.stop - chunk.start for chunk in done)
     if before == sizes:
@@ -175,7 +177,7 @@ def run_groups(
         of = {chunk: group for group, chunk, _ in tasks}
 
         def keep(result: Result) -> None:
-            store.write(of[result.chunk], result, config.execution.policies)
+            store.write(of[result.chunk], result, policies)
             watch.done(result.chunk)
             for tracker in trackers:
                 tracker.chunk(int(watch.finished), result.gaps.mean(axis=1))
@@ -268,20 +270,20 @@ def write(
     rows = rows_of(everything, members, 0.9)
     with part(store.folder, "results") as new:
         text.write_whole(new / "config.yaml", text.dump(config.content()))
-        members.to_parquet(new / MEMBERS, index=False)
-        curves.to_parquet(new / CURVES, index=False)
-        flat_rows(rows).to_parquet(new / "rows.parquet", index=False)
+        frames.write(members, new / MEMBERS)
+        frames.write(curves, new / CURVES)
+        frames.write(flat_rows(rows), new / "rows.parquet")
         (new / "rows.json").write_text(tables.to_json(rows) + "\n", "utf-8")
         (new / "fixtures").mkdir()
         for fixture in fixtures:
             save_fixture(fixture, new / "fixtures" / f"{fixture.id}.yaml")
-        if config.execution.policies:
+        if store.decide("policies", config.execution.policies):
             (new / "policies").mkdir()
             for chunk in store.done():
                 source = store.chunks / chunk.name / POLICIES
                 shutil.copyfile(source, new / "policies" / f"{chunk.name}.npz")
         if trials is not None:
-            trials.to_parquet(new / "trials.parquet", index=False)
+            frames.write(trials, new / "trials.parquet")
             for file in (store.folder / "search").glob("*/importance.json"):
                 shutil.copyfile(file, new / f"importance-{file.parent.name}.json")
             if (store.folder / DATABASE).exists():
@@ -296,7 +298,7 @@ def write(
             "execution": config.execution.model_dump(mode="json"),
             **about,
         }
-        (new / "provenance.json").write_text(json.dumps(facts, indent=2) + "\n", "utf-8")
+        (new / "provenance.json").write_text(tables.configuration_json(facts), "utf-8")
     finish(store.folder, "results", folder)
     return Swept(rows, members, curves, folder)
 
@@ -305,9 +307,7 @@ def found_in(folder: str | Path) -> dict[str, Any]:
     """Where a sweep stands, running, interrupted or finished; InputError where there is none."""
     folder = Path(folder)
     if (folder / MEMBERS).exists():
-        import pandas as pd
-
-        members = len(pd.read_parquet(folder / MEMBERS, columns=["seed"]))
+        members = len(frames.read(folder / MEMBERS, ["seed"]))
         return {"folder": str(folder), "state": "finished", "members": members, "done": members}
     state = unfinished(folder)
     if not (state / "config.yaml").exists():

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
 import json
-import shutil
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -17,23 +14,26 @@ import jax.numpy as jnp
 import numpy as np
 
 from cojax import streams
+from cojax.agents import algorithm as algorithms
 from cojax.agents import checkpoint
 from cojax.agents.algorithm import learning
 from cojax.agents.intervals import Members, Plan
 from cojax.agents.layout import Layout
 from cojax.agents.population import initialize
 from cojax.agents.training import lookup
+from cojax.evaluation.evaluator import group_by_shape
 from cojax.experiments.progress import Report, stage
 from cojax.fixtures import Fixture, text
 from cojax.inputs import InputError
-from cojax.sweeps.config import Algorithm, Sweep
+from cojax.sweeps.config import Sweep
 from cojax.sweeps.engine import final_measure
 from cojax.sweeps.groups import Group, group
 from cojax.sweeps.placement import DEFAULT, devices, kind
 from cojax.sweeps.proposals import Proposer, Storage, importances
 from cojax.sweeps.rows import upper_bound
-from cojax.sweeps.space import Setting, Space
+from cojax.sweeps.space import Setting
 from cojax.sweeps.store import DATABASE
+from cojax.sweeps.studies import Study, studies
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,84 +44,42 @@ FINISHED = "finished"  # a file in the folder of a study that has ended
 DEFAULTS = -1  # number of the setting that varies nothing
 
 
-@dataclasses.dataclass(frozen=True)
-class Study:
-    """One search: an algorithm and one choice of what decides shapes.
-
-    Attributes:
-        name: of its folder.
-        algorithm: the learner.
-        fixed: hyperparameters of the space that decide shapes.
-        space: the others.
-        budget: full trainings of one setting.
-        seed: of the proposals.
-    """
-
-    name: str
-    algorithm: Algorithm
-    fixed: Setting
-    space: Space
-    budget: float
-    seed: int
-
-
-def studies(config: Sweep) -> list[Study]:
-    """The studies of a sweep; they share the budget equally."""
-    assert config.search is not None
-    found = []
-    for algorithm in config.algorithms:
-        fields = lookup(algorithm.name).hyperparameters.__dataclass_fields__
-        static = [n for n in algorithm.space if not fields[n].metadata["pytree_node"]]
-        for name, parameter in algorithm.space.items():
-            if name in static and parameter.when:
-                raise InputError(f"space.{name}: when: decides shapes; a search varies it alone")
-            if parameter.when and fields[name].default is None:
-                raise InputError(
-                    f"space.{name}: when: it has no default to fall back on in a population"
-                )
-            for other in parameter.when:
-                if other in static:
-                    raise InputError(f"space.{name}: when: {other!r} decides shapes")
-        levels = [algorithm.space[name].levels(name) for name in static]
-        rest = {n: p for n, p in algorithm.space.items() if n not in static}
-        if not rest:
-            raise InputError(
-                f"algorithms.{algorithm.name}: space: only hyperparameters that decide shapes; "
-                "use a grid, without search"
-            )
-        for values in itertools.product(*levels):
-            fixed = dict(zip(static, values, strict=True))
-            found.append((algorithm, fixed, rest))
-    return [
-        Study(
-            name=f"{number:03d}-{algorithm.name}",
-            algorithm=algorithm,
-            fixed=fixed,
-            space=space,
-            budget=config.search.budget / len(found),
-            seed=config.seed + number,
-        )
-        for number, (algorithm, fixed, space) in enumerate(found)
-    ]
-
-
 @learning()
 def run_searches(config: Sweep, fixtures: Sequence[Fixture], state: Path) -> pd.DataFrame:
     """Run every study, or go on with it; one line for each trial, and a SQLite file beside."""
     import pandas as pd
 
     assert config.search is not None
+    found = studies(config)
+    for study in found:
+        _check(config, study, fixtures)
     frames = []
-    for study in studies(config):
+    for study in found:
         with stage(f"search {study.name}") as report:
             kept = Storage(config.search.storage or f"sqlite:///{state / DATABASE}",
                            f"{config.name}/{study.name}")  # fmt: skip
             proposer = _run(config, study, fixtures, state / "search" / study.name, kept, report)
         frames.append(_frame(study, proposer))
-        found = importances(proposer)
-        text.write_whole(state / "search" / study.name / "importance.json", json.dumps(found))
+        shares = json.dumps(importances(proposer))
+        text.write_whole(state / "search" / study.name / "importance.json", shares)
     trials = pd.concat(frames, ignore_index=True)
     return trials.assign(trial=np.arange(len(trials)))
+
+
+def _check(config: Sweep, study: Study, fixtures: Sequence[Fixture]) -> None:
+    """Raise InputError for fixtures that do not train side by side, and for what the learner
+    refuses of the hyperparameters that decide shapes: before any study has begun.
+    """
+    shapes = group_by_shape([fixture.params for fixture in fixtures])
+    families = {fixture.family for fixture in fixtures}
+    if len(shapes) * len(families) > 1:
+        raise InputError(
+            f"search: expected fixtures of one family and shape, got {len(shapes)} shapes of "
+            f"{', '.join(sorted(families))}"
+        )
+    spec = lookup(study.algorithm.name)
+    base = config.on(study.algorithm, families.pop())
+    spec.check(algorithms.host_hyperparameters(spec.hyperparameters, {**base, **study.fixed}, {}))
 
 
 def winners(config: Sweep, trials: pd.DataFrame) -> tuple[Sweep, dict[str, list[tuple[int, Any]]]]:
@@ -140,7 +98,6 @@ def winners(config: Sweep, trials: pd.DataFrame) -> tuple[Sweep, dict[str, list[
     evaluation = config.evaluation.model_copy(update={"root": config.evaluation.root + 1})
     fresh = config.model_copy(
         update={
-            "search": None,
             "num_seeds": config.search.winner_seeds,
             "seed": config.seed + FRESH,
             "evaluation": evaluation,
@@ -236,7 +193,7 @@ def _run(
 
 def _calls(folder: Path) -> list[list[float]]:
     files = sorted(folder.glob("call-*.json"))
-    return [json.loads(file.read_text("utf-8")) for file in files]
+    return [text.load_json(file, list) for file in files]
 
 
 def _last_state(folder: Path) -> int:
@@ -247,7 +204,7 @@ def _last_state(folder: Path) -> int:
 def _forget(folder: Path, keep: int) -> None:
     for entry in folder.iterdir():
         if entry.name.isdigit() and int(entry.name) != keep:
-            shutil.rmtree(entry)
+            checkpoint.remove_tree(entry)
 
 
 class _Population:

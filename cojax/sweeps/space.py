@@ -19,7 +19,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from scipy.stats import qmc
 
-from cojax.agents.algorithm import Algorithm
+from cojax.agents.algorithm import Algorithm, checked
 from cojax.inputs import InputError, nearest
 
 Value: TypeAlias = bool | int | float | str | tuple[int, ...]
@@ -128,6 +128,11 @@ def check(algorithm: Algorithm, space: Mapping[str, Parameter]) -> None:
                 f"{where} decides shapes and cannot vary within a population: expected values "
                 "(or whole numbers, int: true), each of which is trained as a group of its own"
             )
+        for value in parameter.values or (parameter.at(0.0), parameter.at(1.0)):
+            try:
+                checked(algorithm.hyperparameters.__name__, fields[name], _plain(value))
+            except InputError as error:
+                raise InputError(f"{where}: {error}") from None
         for other in parameter.when:
             if other not in space or other == name:
                 raise InputError(

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cojax.agents import save_policy
+from cojax.agents import load_policy, save_policy
+from cojax.evaluation import frames
 from cojax.experiments.sittings import part
 from cojax.fixtures import text
 from cojax.inputs import InputError
@@ -55,8 +56,8 @@ class Store:
         """Add a chunk."""
         self.chunks.mkdir(exist_ok=True)
         with part(self.chunks, result.chunk.name) as folder:
-            member_frame(group, result).to_parquet(folder / MEMBERS, index=False)
-            curve_frame(group, result).to_parquet(folder / CURVES, index=False)
+            frames.write(member_frame(group, result), folder / MEMBERS)
+            frames.write(curve_frame(group, result), folder / CURVES)
             if policies:
                 save_policy(folder / POLICIES, result.policy)
 
@@ -65,15 +66,29 @@ class Store:
         import pandas as pd
 
         return pd.concat(
-            [pd.read_parquet(self.chunks / chunk.name / name) for chunk in self.done()],
+            [frames.read(self.chunks / chunk.name / name) for chunk in self.done()],
             ignore_index=True,
         )
+
+    def check(self, policies: bool) -> None:
+        """Read every chunk, and its policies. Raises InputError, one line, for a damaged one."""
+        for chunk in self.done():
+            folder = self.chunks / chunk.name
+            try:
+                members = len(frames.read(folder / MEMBERS))
+                if members != chunk.stop - chunk.start:
+                    raise InputError(f"{folder / MEMBERS}: damaged: {members} members")
+                frames.read(folder / CURVES)
+                if policies:
+                    load_policy(folder / POLICIES)
+            except InputError as error:
+                raise InputError(f"{error}; remove {folder} to train it again") from None
 
     def decide(self, name: str, value: Any = None) -> Any:
         """A decision that later sittings keep: the one that was noted, or ``value``, now noted."""
         file = self.folder / f"{name}.json"
         if file.exists():
-            return json.loads(file.read_text("utf-8"))
+            return text.load_json(file)
         if value is not None:
             text.write_whole(file, json.dumps(value) + "\n")
         return value
@@ -86,7 +101,7 @@ class Store:
     def noted(self) -> dict[str, Any]:
         """What was noted last; {} for nothing."""
         file = self.folder / STATUS
-        return json.loads(file.read_text("utf-8")) if file.exists() else {}
+        return text.load_json(file, dict) if file.exists() else {}
 
 
 def _labels(group: Group, chunk: Chunk) -> dict[str, np.ndarray]:
