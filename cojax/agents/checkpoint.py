@@ -250,7 +250,7 @@ def save_tree(target: Path, tree: Any) -> None:
     except ValueError as error:
         reason = str(error).partition("\n")[0]
         raise OSError(errno.EIO, f"the state cannot be written: {reason}", str(target)) from error
-    _seal(target).write_bytes(_digest_of_files(target))
+    _seal(target).write_bytes(digest_of_files(target))
 
 
 def load_tree(target: Path, like: Any) -> Any:
@@ -263,7 +263,7 @@ def load_tree(target: Path, like: Any) -> Any:
     target = Path(target).absolute()
     seal = _seal(target)
     # An empty seal, or none: stopped between the state, which is whole, and its seal.
-    if seal.is_file() and seal.stat().st_size and seal.read_bytes() != _digest_of_files(target):
+    if seal.is_file() and seal.stat().st_size and seal.read_bytes() != digest_of_files(target):
         raise InputError(f"{target}: damaged, its files are not as written; remove it to go on")
     try:
         with ocp.StandardCheckpointer() as checkpointer:
@@ -282,7 +282,7 @@ def _seal(target: Path) -> Path:
     return target.with_name(f"{target.name}.sha256")
 
 
-def _digest_of_files(folder: Path) -> bytes:
+def digest_of_files(folder: Path) -> bytes:
     """SHA-256 over names and contents of all files in a folder, as hexadecimal digits."""
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*")):

@@ -21,7 +21,15 @@ from cojax.evaluation.result import METRICS
 from cojax.experiments.config import Algorithm, Experiment, load_experiment
 from cojax.experiments.progress import names, stage
 from cojax.experiments.regimes import System, systems
-from cojax.experiments.sittings import begun, claim, finish, part, settle, unfinished
+from cojax.experiments.sittings import (
+    begun,
+    check_part,
+    claim,
+    finish,
+    part,
+    settle,
+    unfinished,
+)
 from cojax.experiments.training import arguments
 from cojax.families import FAMILIES
 from cojax.fixtures import text
@@ -115,6 +123,7 @@ def _run(experiment: Experiment, everything: list[System], folder: Path, state: 
             name = f"{algorithm.name}-{number}"
             if not (state / name).exists():
                 _train(experiment, algorithm, members, state, name)
+            check_part(state, name)
             trained[name] = load_policy(state / name / "policy.npz")
             curves.append(frames.read(state / name / "curves.parquet"))
         learners = [trained[f"{a.name}-{number}"] for a in experiment.algorithms]

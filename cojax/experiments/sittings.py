@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cojax import __version__
+from cojax.agents.checkpoint import digest_of_files
 from cojax.evaluation.provenance import refuse_existing
 from cojax.experiments import locks
 from cojax.fixtures import Fixture, text
@@ -101,14 +102,25 @@ def settle(state: Path, fixtures: Iterable[Fixture]) -> None:
 def part(state: Path, name: str) -> Iterator[Path]:
     """A folder to fill inside the state, which becomes ``state/name`` at the end or never.
 
-    What an earlier sitting left of it is removed first.
+    What an earlier sitting left of it is removed first. ``name.sha256`` beside it says what its
+    files hold, for :func:`check_part`.
     """
     temporary = state / f"{name}.new"
     for left in (temporary, state / name):
         shutil.rmtree(left, ignore_errors=True)
     temporary.mkdir()
     yield temporary
+    (state / f"{name}.sha256").write_bytes(digest_of_files(temporary))
     os.rename(temporary, state / name)
+
+
+def check_part(state: Path, name: str) -> None:
+    """Raise InputError, one line, unless ``state/name`` is as :func:`part` left it."""
+    seal = state / f"{name}.sha256"
+    if not seal.is_file() or seal.read_bytes() != digest_of_files(state / name):
+        raise InputError(
+            f"{state / name}: damaged, its files are not as written; remove it to do it again"
+        )
 
 
 def finish(state: Path, name: str, folder: Path) -> None:

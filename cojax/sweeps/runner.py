@@ -15,7 +15,7 @@ from cojax import inputs
 from cojax.evaluation import frames, provenance, tables
 from cojax.experiments import locks
 from cojax.experiments.progress import Report, stage
-from cojax.experiments.sittings import claim, finish, part, settle, unfinished
+from cojax.experiments.sittings import check_part, claim, finish, part, settle, unfinished
 from cojax.fixtures import Fixture, generate, load_fixture, text
 from cojax.fixtures.store import save_fixture
 from cojax.inputs import InputError
@@ -145,6 +145,7 @@ def _fixtures(config: Sweep, state: Path) -> list[Fixture]:
                 save_fixture(fixture, new / f"{number:06d}.yaml")
     fixtures = [load_fixture(name) for name in config.fixtures]
     if made.exists():
+        check_part(state, "generated")
         fixtures += [load_fixture(file) for file in sorted(made.glob("*.yaml"))]
     inputs.distinct("fixtures", (fixture.id for fixture in fixtures))
     return fixtures
@@ -160,7 +161,7 @@ def run_groups(
     """Run what is not done yet, and keep every chunk as it ends; seconds of compilation."""
     done = store.done()
     policies = store.decide("policies", config.execution.policies)
-    store.check(policies)
+    store.check()
     sizes = sum(group.size for group in everything)
     before = sum(chunk.stop - chunk.start for chunk in done)
     if before == sizes:

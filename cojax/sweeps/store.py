@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cojax.agents import load_policy, save_policy
+from cojax.agents import save_policy
 from cojax.evaluation import frames
-from cojax.experiments.sittings import part
+from cojax.experiments.sittings import check_part, part
 from cojax.fixtures import text
 from cojax.inputs import InputError
 from cojax.sweeps.engine import Result
@@ -44,7 +44,7 @@ class Store:
             return []
         found = []
         for entry in self.chunks.iterdir():
-            if entry.name.endswith(".new"):  # cut short
+            if entry.name.endswith((".new", ".sha256")):  # cut short, or a checksum
                 continue
             try:
                 found.append(Chunk.named(entry.name))
@@ -70,19 +70,10 @@ class Store:
             ignore_index=True,
         )
 
-    def check(self, policies: bool) -> None:
-        """Read every chunk, and its policies. Raises InputError, one line, for a damaged one."""
+    def check(self) -> None:
+        """Raise InputError, one line, for the first chunk that is not as it was written."""
         for chunk in self.done():
-            folder = self.chunks / chunk.name
-            try:
-                members = len(frames.read(folder / MEMBERS))
-                if members != chunk.stop - chunk.start:
-                    raise InputError(f"{folder / MEMBERS}: damaged: {members} members")
-                frames.read(folder / CURVES)
-                if policies:
-                    load_policy(folder / POLICIES)
-            except InputError as error:
-                raise InputError(f"{error}; remove {folder} to train it again") from None
+            check_part(self.chunks, chunk.name)
 
     def decide(self, name: str, value: Any = None) -> Any:
         """A decision that later sittings keep: the one that was noted, or ``value``, now noted."""
