@@ -85,7 +85,8 @@ def oracle_command(fixture: str, states: str, x64: bool) -> None:
 
     problem = Problem(load_fixture(fixture), np.float64 if x64 else np.float32)
     if states == "-":
-        _answer(problem, click.get_binary_stream("stdin"), "standard input")
+        lines: Any = click.get_binary_stream("stdin")
+        _answer(problem, lines, "standard input")
     elif states.endswith(LINES):
         with open(states, "rb") as file:
             _answer(problem, file, states)

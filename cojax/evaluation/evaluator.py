@@ -83,8 +83,8 @@ def evaluate(
             single trials mean nothing by themselves, and may be negative.
 
     Returns:
-        An :class:`Evaluation`. Trials that leave the divergence guard, or in which an action or
-        a state is not finite, are failures.
+        An :class:`Evaluation`. Trials that leave the divergence guard, or in which an action, as
+        the policy gives it and with a box or without, or a state is not finite, are failures.
 
     Raises ValueError, one line, for an empty list, an unknown name, fewer than one trial or step,
     or a policy whose action has the wrong shape.

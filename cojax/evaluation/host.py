@@ -118,7 +118,7 @@ def _predict(predict: Callable[..., Any], scale: Any) -> Callable[[np.ndarray], 
 
     def actions(obs: np.ndarray) -> Any:
         nonlocal state, first
-        options = dict(fixed)
+        options: dict[str, Any] = dict(fixed)
         if carries:
             options["state"] = state
         if told:
