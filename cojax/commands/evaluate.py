@@ -29,7 +29,8 @@ import click
     "models",
     metavar="MODEL.zip",
     multiple=True,
-    help="A model saved by Stable-Baselines3, a pickle: loading it runs code that is inside.",
+    help="A model saved by Stable-Baselines3 or sb3-contrib, a pickle: loading it runs code that "
+    "is inside.",
 )
 @click.option("--trials", type=int, default=256, show_default=True, help="Paired trials.")
 @click.option("--root", type=int, default=0, show_default=True, help="Seed of the streams.")

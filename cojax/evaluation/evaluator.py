@@ -96,8 +96,8 @@ def evaluate(
     Returns:
         An :class:`Evaluation`. Its gaps are those of policies that hand over to π* at the horizon
         T: V^π - V* is larger, by at most ρ ``tail_value`` where V^π <= (1 + ρ) V* from there on.
-        Trials that leave the divergence guard, or in which an action or
-        a state is not finite, are failures.
+        Trials that leave the divergence guard, or in which an action, as the policy gives it and
+        with a box or without, or a state is not finite, are failures.
 
     Raises ValueError, one line, for an empty list, an unknown name, fewer than one trial or step,
     or a policy whose action has the wrong shape.

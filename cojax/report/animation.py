@@ -172,8 +172,8 @@ def _sides(
         else:
             players.append((policy.apply, False))
             own.append(policy.params)
-    for policy, (act, sees_optimum), policy_params in zip(policies, players, own, strict=True):
-        check_action(policy.name, act, sees_optimum, policy_params, params)
+    for policy, (act, sees), policy_params in zip(policies, players, own, strict=True):
+        check_action(policy.name, act, sees, policy_params, params)
     paths = _program(tuple(players), num_steps, tuple(own), params, key)
     sides = []
     for policy, path in zip(policies, paths, strict=True):
