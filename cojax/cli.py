@@ -52,9 +52,9 @@ class Program(click.Group):
 
 def said(error: ValueError | OSError) -> str | None:
     """One line of what was given, or of what the machine refuses; None for errors of our own."""
-    if isinstance(error, UnicodeEncodeError):  # names of files, where the locale has no such letter
-        word = ascii(error.object[:100])
-        return f"{word}: not to be written in {error.encoding}; set PYTHONUTF8=1"
+    if isinstance(error, UnicodeEncodeError):
+        part = error.object[max(0, error.start - 40) : error.end + 40]
+        return f"{part!a}: a name this locale cannot write; set PYTHONUTF8=1"
     if not isinstance(error, OSError):
         return str(error) if type(error).__name__ == "InputError" else None
     if error.errno is None:

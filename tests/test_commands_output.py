@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from cojax.cli import main, said
 from cojax.commands import output
+from cojax.evaluation.tables import SHOWN, print_rows
 
 NAME = "arm-n2-p0.80-s7"
 SMALL = ["evaluate", "--fixture", NAME, "--trials", "4", "--steps", "3"]
@@ -199,8 +200,29 @@ def test_figures_are_printed_though_the_disk_is_full(monkeypatch, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_folder_whose_name_is_no_text_is_refused_before_any_work(tmp_path):
+    out = str(tmp_path / "donn\udcc3\udca9es")  # as an ASCII locale sees a UTF-8 name
+    result = CliRunner().invoke(main, [*SMALL, "--out", out])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.endswith("a name this locale cannot write; set PYTHONUTF8=1\n")
+    os.mkdir(out)
+    result = CliRunner().invoke(main, ["compare", out, out])
+    assert result.exit_code == 2
+    assert "cannot write" in result.stderr
+
+
 def test_names_that_a_locale_cannot_write_and_errors_of_our_own():
     error = UnicodeEncodeError("ascii", "données", 4, 5, "ordinal not in range")
-    assert said(error) == r"'donn\xe9es': not to be written in ascii; set PYTHONUTF8=1"
+    assert said(error) == r"'donn\xe9es': a name this locale cannot write; set PYTHONUTF8=1"
     assert said(ValueError("a fault")) is None
     assert said(OSError("of no number")) is None
+
+
+def test_a_narrow_terminal_loses_no_figure(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "20")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    cell = {"mean": 0.173, "low": 0.0968, "high": 0.328}
+    row = {"fixture": NAME, "policy": "zero", "num_trials": 4, "failures": 0}
+    print_rows([row | dict.fromkeys(SHOWN, cell)])
+    printed = capsys.readouterr().out
+    assert all(printed.count(word) == 3 for word in ("0.173", "[0.0968", "0.328]"))

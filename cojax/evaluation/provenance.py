@@ -143,6 +143,7 @@ def refuse_existing(folder: str | Path) -> Path:
     folder = Path(folder)
     if os.path.lexists(folder):  # a link that leads nowhere is in the way too
         raise InputError(f"{folder}: exists already; name another folder")
+    str(folder.absolute()).encode()  # Parquet takes no other names: refused before any work
     above = folder.absolute().parent
     while not above.exists():
         above = above.parent
@@ -182,6 +183,7 @@ def load(folder: str | Path) -> Results:
     Raises ValueError, one line, for a folder that is not one, of another version, or damaged.
     """
     folder = Path(folder)
+    str(folder).encode()  # else Parquet takes the file for a damaged one
     if not folder.is_dir():
         raise InputError(f"{folder}: no such results folder")
     for name in ("provenance.json", "trials.parquet"):

@@ -19,6 +19,8 @@ SHOWN = {
     "paper_regret": "paper Regret",
 }
 
+NARROWEST = 60
+
 
 def to_json(rows: Sequence[dict[str, Any]]) -> str:
     """Rows as strict JSON: numbers that are not finite become null, and among hyperparameters the
@@ -69,11 +71,14 @@ def with_interval(cell: dict[str, float] | None, floor: float | None = None) -> 
 
 
 def console() -> Console:
-    """A terminal as wide as it is; a log or a pipe wide enough for a table."""
+    """A terminal as wide as it is; a log or a pipe wide enough for a table.
+
+    On a terminal too narrow for columns lines are broken, and no figure is left out.
+    """
     from rich.console import Console
 
     out = Console()
-    return out if out.is_terminal else Console(width=120)
+    return Console(width=max(out.width, NARROWEST) if out.is_terminal else 120)
 
 
 def print_rows(rows: Sequence[dict[str, Any]]) -> None:
