@@ -2,6 +2,9 @@
 
 from cojax.adapters.brax import Env
 env = Env("ConverseArm-v0", n=4, p=0.8)
+
+The learners of brax 0.14 call ``jax.device_put_replicated``, which jax 0.10 no longer has: with
+it they do not train. brax's wrappers run.
 """
 
 from __future__ import annotations
