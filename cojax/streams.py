@@ -65,6 +65,18 @@ def root_key(root: int) -> jax.Array:
     return seed_key(int(root))
 
 
+def to_words(keys: jax.Array) -> jax.Array:
+    """Keys (…,) as words (…, 2), to be scanned over: where vmap moves the axes of keys,
+    ``jax_debug_key_reuse`` takes them for used.
+    """
+    return jax.random.key_data(keys)
+
+
+def of_words(words: jax.Array) -> jax.Array:
+    """Inverse of :func:`to_words`, of threefry keys."""
+    return jax.random.wrap_key_data(words, impl=IMPLEMENTATION)
+
+
 def choose(mask: jax.Array | np.ndarray, x: jax.Array, y: jax.Array) -> jax.Array:
     """Entries of ``x`` where the ``mask`` (N,) holds, else of ``y``: arrays or keys, (N, …)."""
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):

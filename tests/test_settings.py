@@ -19,6 +19,7 @@ from cojax.adapters.batch import Batch
 from cojax.agents import algorithm, population, training
 from cojax.agents.population import Population
 from cojax.envs import CommonStreams, ConverseEnv
+from cojax.evaluation import doctor
 from cojax.evaluation.during_training import RelativeGap
 from cojax.fixtures import batches, samples
 
@@ -42,7 +43,11 @@ NUMBERS = {  # what would change draws, or their precision
     "jax_enable_custom_prng": True,
     "jax_enable_x64": True,
 }
-SLIPS = {"jax_numpy_rank_promotion": "raise", "jax_numpy_dtype_promotion": "strict"}
+SLIPS = {
+    "jax_numpy_rank_promotion": "raise",
+    "jax_numpy_dtype_promotion": "strict",
+    "jax_debug_key_reuse": True,
+}
 
 
 @contextlib.contextmanager
@@ -188,6 +193,14 @@ def test_training_within_double_precision():
         np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6)
 
 
+def test_the_doctor_within_double_precision(monkeypatch):
+    for name, value in {"REPEATS": 8, "TRIALS": 8, "NUM_STEPS": 10}.items():
+        monkeypatch.setattr(doctor, name, value)
+    with precision.x64():
+        findings = doctor.examine()
+    assert [finding.check for finding in findings if not finding.passed] in ([], ["time"])
+
+
 def test_other_generators_do_not_train():
     with pytest.raises(ValueError, match="key: expected the threefry2x32 generator, got rbg"):
         cojax.train("ppo", arm(), jax.random.key(0, impl="rbg"))
@@ -209,13 +222,12 @@ def test_learners_are_traced_under(name, learner):
     """These settings speak while a program is traced: nothing is compiled here."""
     spec, env = training.lookup(learner), ConverseEnv()
     with setting(name, SLIPS[name]):
-        p = Population.create(
-            spec, env, arm(), streams.root_key(0), LEARNERS[learner], 2, None, "vmap"
-        )
+        h = LEARNERS[learner]
+        p = Population.create(spec, env, arm(), streams.root_key(0), [h, h], 2, None, "vmap")
         arguments = p.arguments()
         state = jax.eval_shape(partial(population.initialize, spec, env, p.axes), *arguments)
-        advance = partial(population.advance, spec, env, RelativeGap(2, 4), p.axes)
-        jax.eval_shape(advance, state, jnp.int32(1), *arguments[:2])
+        measure = RelativeGap(2, 4)
+        population.advance.lower(spec, env, measure, p.axes, state, jnp.int32(1), *arguments[:2])
 
 
 @pytest.mark.parametrize("name", SLIPS)

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from cojax import streams
 from cojax.agents import algorithm, replay
 from cojax.agents.algorithm import MOST_UPDATES, Algorithm, Clock, Episodes
 from cojax.agents.distributions import ActionBox
@@ -223,9 +224,8 @@ def collect(
 
     def step(carry, inputs):
         env_state, obs, episodes, sums = carry
-        uniform_u, noise_key, keys = inputs
-        # vmap hides from jax_debug_key_reuse that they are new
-        noise_key, keys = jax.random.clone(noise_key), jax.random.clone(keys)
+        uniform_u, *words = inputs
+        noise_key, keys = (streams.of_words(x) for x in words)
         z = normalize(state, obs, h)
         u = rule.explore(nets, state.learner.params["actor"], z, noise_key, h)
         u = jnp.where(warm, h.warmup_scale * uniform_u, u)
@@ -241,8 +241,8 @@ def collect(
     zeros = {name: jnp.zeros(()) for name in ("episode_return", "episode_length", "episodes")}
     inputs = (
         uniform,
-        jax.random.split(explore_key, h.num_steps),
-        jax.random.split(step_key, shape),
+        streams.to_words(jax.random.split(explore_key, h.num_steps)),
+        streams.to_words(jax.random.split(step_key, shape)),
     )
     carry, (rollout, done) = jax.lax.scan(
         step, (state.env_state, state.obs, state.episodes, zeros), inputs

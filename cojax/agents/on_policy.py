@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from cojax import streams
 from cojax.agents import algorithm, returns
 from cojax.agents.algorithm import Algorithm, Clock, Episodes
 from cojax.agents.distributions import ActionBox, gaussian_log_prob
@@ -155,13 +156,12 @@ def collect(
 
     def step(carry, inputs):
         env_state, obs, episodes, sums = carry
-        xi, keys = inputs
-        keys = jax.random.clone(keys)  # vmap hides from jax_debug_key_reuse that they are new
+        xi, words = inputs
         mean = forward(actor, state.params["actor"], normalize(state, obs, h))
         u = mean + lift(jnp.exp(log_std), xi) * xi
         action = box.clip(box.to_action(u))
         next_obs, env_state, reward, terminated, truncated, info = step_env(
-            keys, env_state, action, env_params
+            streams.of_words(words), env_state, action, env_params
         )
         episodes, ended = episodes.step(reward, terminated | truncated)
         transition = Transition(
@@ -180,7 +180,7 @@ def collect(
     carry, rollout = jax.lax.scan(
         step,
         (state.env_state, state.obs, state.episodes, zeros),
-        (noise, jax.random.split(step_key, shape)),
+        (noise, streams.to_words(jax.random.split(step_key, shape))),
     )
     env_state, obs, episodes, sums = carry
     return state.replace(env_state=env_state, obs=obs, episodes=episodes), rollout, sums
@@ -290,8 +290,8 @@ def optimize(
         metrics = metrics | {"grad_norm": global_norm(grads), "learning_rate": rate}
         return (params, opt_state, factor), metrics
 
-    def epoch(carry, epoch_key):
-        order = permutation(jax.random.clone(epoch_key), size)
+    def epoch(carry, words):
+        order = permutation(streams.of_words(words), size)
         shuffled = jax.tree.map(
             lambda x: x[order].reshape(h.num_minibatches, -1, *x.shape[1:]), batch
         )
@@ -300,7 +300,7 @@ def optimize(
     (params, opt_state, factor), metrics = jax.lax.scan(
         epoch,
         (packed, state.opt_state, state.rate_factor),
-        jax.random.split(key, h.update_epochs),
+        streams.to_words(jax.random.split(key, h.update_epochs)),
     )
     state = state.replace(params=unpack(params), opt_state=opt_state, rate_factor=factor)
     return state, jax.tree.map(jnp.mean, metrics)

@@ -54,8 +54,9 @@ def examine() -> list[Finding]:
         Finding("streams", fingerprint, GOLDEN_STREAMS, fingerprint == GOLDEN_STREAMS),
         _matrix_products(),
     ]
-    vehicle = cojax.make("NVDEx-v0", preset="easy")[1]
-    arm = cojax.make("ConverseArm-v0", n=2, p=0.8, seed=7)[1]
+    with precision.x32():
+        vehicle = cojax.make("NVDEx-v0", preset="easy")[1]
+        arm = cojax.make("ConverseArm-v0", n=2, p=0.8, seed=7)[1]
     on_vehicle = evaluate(POLICIES, vehicle, REPEATS * TRIALS, num_steps=NUM_STEPS)
     on_arm = evaluate(POLICIES, arm, 128, num_steps=NUM_STEPS)
     for name, result in (("NVDEx", on_vehicle), ("ConverseArm", on_arm)):

@@ -244,13 +244,14 @@ def run_on_host(
     )
     F, M, N, d = state.s.shape
     policies = [policy.begun() for policy in policies]
+    noise_roots = keys.roots[0]
     a = np.zeros((F, M, N, m), state.s.dtype)
     for k in range(-1, int(np.max(np.asarray(horizons)))):
         if k >= 0:
             obs = np.asarray(state.s)
             for j, policy in enumerate(policies):
                 a[:, j] = policy.actions(obs[:, j].reshape(F * N, d), m).reshape(F, N, m)
-        state = _host_step(params, keys.roots[0], horizons, reach, np.int32(k), state, a)
+        state = _host_step(params, noise_roots, horizons, reach, np.int32(k), state, a)
     return _host_finish(params, horizons, state, value0)
 
 

@@ -83,10 +83,8 @@ def _describe(params: EnvParams) -> str:
 
 
 def scope(params: EnvParams) -> contextlib.AbstractContextManager[None]:
-    """Double precision where the systems are in double precision."""
-    if params.system.gamma.dtype == np.float64:
-        return precision.x64()
-    return contextlib.nullcontext()
+    """The precision that the systems are in, whatever is set outside."""
+    return precision.x64() if params.system.gamma.dtype == np.float64 else precision.x32()
 
 
 def group_by_shape(systems: Sequence[EnvParams]) -> list[list[int]]:
