@@ -3,7 +3,8 @@
     python benchmarks/peers.py [--only sb3 sbx]
 
 One row a check: passed, failed with the first line of the error, or skipped where the library is
-not installed or lacks what it calls itself (``pip install dm_env stable-baselines3 sb3-contrib sbx-rl rejax brax rliable``).
+not installed (``pip install dm_env stable-baselines3 sb3-contrib sbx-rl rejax brax rliable``), or
+lacks what it calls itself.
 Learners run for a moment; their models are scored by ``cojax.evaluate``, which must give a finite
 gap above 0. Wrappers of Gymnasium and Stable-Baselines3 are in tests/test_adapters_*.py. Exit
 status 1 where a check failed.

@@ -38,6 +38,10 @@ class TestTerminalValue(Conformance, absltest.TestCase):
     options = OPTIONS | {"terminal_value": "optimal"}
 
 
+class TestGuard(Conformance, absltest.TestCase):
+    options = OPTIONS | {"divergence_radius": 10.0}
+
+
 class TestArm(Conformance, absltest.TestCase):
     name, options = "ConverseArm-v0", {"n": 1, "max_steps_in_episode": SHORT}
 

@@ -180,7 +180,7 @@ def test_vector(name, mode, params, tmp_path, monkeypatch):
     assert inner.num_clipped == 0
 
 
-@pytest.mark.parametrize("end", [{}, {"terminal_value": "optimal"}])
+@pytest.mark.parametrize("end", [{}, {"terminal_value": "optimal"}, {"divergence_radius": 10.0}])
 def test_checkers(end):
     options = {"max_steps_in_episode": SHORT, "action_limit": 2.0} | end
     env = gymnasium.make("cojax/DoubleIntegrator-v0", render_mode="rgb_array", **options)

@@ -714,7 +714,7 @@ def test_every_number_reads_back():
     [
         (b"", "is the file cut short?"),
         (b'{"a": [1, 2', "is the file cut short?"),
-        (b"[1]", "expected an object, got a list"),
+        (b"[1]", "expected a mapping, got a list"),
         (b"\xff\xfe", "expected UTF-8 text"),
         (b"[" * 100_000, "expected JSON, got: RecursionError"),
         (None, "expected a file, got a folder"),
