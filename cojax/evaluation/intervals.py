@@ -18,7 +18,8 @@ lognormal n = 128: 93.6, 93.9, 95.1.
 Over training seeds, 2,000 repeats for 4 seeds and 300 for 8 and 16 (:func:`interval_over_seeds`,
 "auto"), seed effects normal, lognormal of log-sd 0.5, and of log-sd 1: 4 seeds 94.6, 92.1, 82.8;
 8 seeds 94.3, 92.7, 91.3; 16 seeds 94.3, 96.0, 91.3. With four seeds that differ by factors the
-interval is too short, and nothing computed from four numbers mends that: train more seeds.
+interval is too short, and nothing computed from four numbers mends that: train more seeds. The
+coverage of differences and of statistics over systems is in ``benchmarks/coverage.py``.
 """
 
 from __future__ import annotations
