@@ -56,7 +56,8 @@ class EnvParams(environment.EnvParams):
         action_limit: (m,), the box [-limit, limit], in the units of the actions.
         divergence_radius: (); sqrt(V*(s) - b) beyond it ends the episode.
         clip_actions: whether actions are clipped to the box; ±inf and NaN are not, and fail.
-        terminal_value: "none", or "optimal" for a terminal cost V*: see :class:`cojax.envs.ConverseEnv`.
+        terminal_value: "none", or "optimal" for a terminal cost V*: see
+            :class:`cojax.envs.ConverseEnv`.
     """
 
     max_steps_in_episode: jax.Array
@@ -110,7 +111,8 @@ def env_params(
         action_limit: the box [-limit, limit], a number or one for each action; None for no bound
             (the action space is then a box of four times the largest optimal action met on the
             first steps under π* from draws of the initial law, and not enforced).
-        terminal_value: "none" (the paper's time limit) or "optimal": see :class:`cojax.envs.ConverseEnv`.
+        terminal_value: "none" (the paper's time limit) or "optimal": see
+            :class:`cojax.envs.ConverseEnv`.
         divergence_radius: of the guard, in the norm sqrt(V*(s) - b); by default 10⁴ times the
             root mean square of that norm over the initial law, but not below sqrt(b), and 1 for 0.
 
