@@ -268,7 +268,8 @@ class Batch:
             )
         if not np.isfinite(array).all():
             raise InputError("action: expected finite numbers")
-        return np.clip(array, -self._largest, self._largest).astype(np.float32)
+        wide = array.astype(np.promote_types(array.dtype, np.float32))  # float16 lacks the bounds
+        return np.clip(wide, -self._largest, self._largest).astype(np.float32)
 
     def member(self, index: int) -> tuple[Any, Any]:
         """Params of environment ``index``, and its state."""
