@@ -41,7 +41,7 @@ from cojax.agents.algorithm import (
 )
 from cojax.agents.intervals import Plan
 from cojax.agents.normalization import Moments, RewardScale, TargetScale
-from cojax.agents.population import advance
+from cojax.agents.population import advance, averages
 from cojax.agents.run import Best
 from cojax.inputs import InputError
 
@@ -470,7 +470,8 @@ def test_sums_of_metrics_see_what_is_added_after_a_million_updates():
     state = Counting(Clock.create(), jnp.array(False))
     spec = dataclasses.replace(ppo.ALGORITHM, update=update)
     updates = 2**20 + 5
-    state, metrics, _ = advance(spec, Toy(), None, (), state, jnp.int32(updates), ToyParams(), None)
+    state, sums, _ = advance(spec, Toy(), None, (), state, jnp.int32(updates), ToyParams(), None)
+    metrics = averages(jax.device_get(sums), updates)
     assert int(state.clock.update) == updates
     np.testing.assert_allclose(metrics["reward"], 0.1, rtol=2**-10)  # a stretch rounds 2¹⁴ times
     assert float(metrics["episodes"]) == updates
