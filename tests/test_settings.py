@@ -175,7 +175,7 @@ def test_streams_are_the_same_under(name):
 @pytest.mark.parametrize("name", ["jax_threefry_partitionable", "jax_enable_x64"])
 @pytest.mark.parametrize("learner", ["ppo", "sac"])
 def test_training_is_the_same_under(name, learner, tmp_path):
-    """Also a run that is begun under the setting and ended without."""
+    """Also where the run is checkpointed."""
     before = learned(learner)
     with setting(name, NUMBERS[name]):
         after = learned(learner, checkpoint_dir=tmp_path)
