@@ -159,7 +159,12 @@ def guarded(cls: type[T]) -> type[T]:
     object they start from. Here that is the object itself, so ``__post_init__(origin)`` can refuse
     or derive; a constructor, and a pytree that is unflattened, leave it None and cost nothing.
     """
-    cls.origin = property(lambda self: self)  # pyright: ignore[reportAttributeAccessIssue]
+
+    def origin(self: Any) -> Any:
+        """The object itself, from which a replacement starts: see :func:`cojax.inputs.guarded`."""
+        return self
+
+    cls.origin = property(origin)  # pyright: ignore[reportAttributeAccessIssue]
     return cls
 
 

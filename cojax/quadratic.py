@@ -202,6 +202,7 @@ class QuadraticGaussian(System):
     def reach(self, radius, start, limit):
         """|f_i| <= |s|_P sqrt(M_ii), M ⪯ A + p² |R⁻¹| g gᵀ, since f = M^{1/2} u and |u| <= |s|_P.
 
+        States are within the guard's ``radius`` or |s_i| <= ``start``, actions within ``limit``;
         |g| is taken at the origin, where that of every family here is largest.
         """
         eps = jnp.finfo(self.gamma.dtype).eps  # the guard's own comparison rounds, in units of V*
