@@ -221,23 +221,18 @@ def advance(
     """
 
     def member(state, env_params, h):
-        def body(_, carry):
-            state, sums = carry
+        def body(i, carry):
+            state, total, sums = carry
             state, metrics = spec.update(env, state, env_params, h)
-            return state, jax.tree.map(jnp.add, sums, metrics)
+            sums = jax.tree.map(jnp.add, sums, metrics)
+            ends = i % STRETCH == STRETCH - 1
+            total = jax.tree.map(lambda t, s: jnp.where(ends, t + s, t), total, sums)
+            return state, total, jax.tree.map(lambda s: jnp.where(ends, 0, s), sums)
 
         shapes = jax.eval_shape(partial(spec.update, env), state, env_params, h)[1]
         zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-
-        def stretch(i, carry):
-            state, total = carry
-            state, sums = jax.lax.fori_loop(
-                0, jnp.minimum(STRETCH, num_updates - i * STRETCH), body, (state, zeros)
-            )
-            return state, jax.tree.map(jnp.add, total, sums)
-
-        stretches = num_updates // STRETCH + (num_updates % STRETCH > 0)
-        state, sums = jax.lax.fori_loop(0, stretches, stretch, (state, zeros))
+        state, total, sums = jax.lax.fori_loop(0, num_updates, body, (state, zeros, zeros))
+        sums = jax.tree.map(jnp.add, total, sums)
         sums |= {"failed": state.failed}
         curve = None
         if evaluate is not None:

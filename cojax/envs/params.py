@@ -89,7 +89,8 @@ class EnvParams(environment.EnvParams):
         """
         if not self.clip_actions:
             return action
-        inside = jnp.clip(action, -self.action_limit, self.action_limit)
+        limit = jnp.broadcast_to(self.action_limit, action.shape)
+        inside = jnp.clip(action, -limit, limit)
         return jnp.where(jnp.isfinite(action), inside, action)
 
 
