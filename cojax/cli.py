@@ -25,6 +25,7 @@ from cojax.commands import (
     sweep,
     train,
 )
+from cojax.errors import InputError
 
 
 class Program(click.Group):
@@ -56,7 +57,7 @@ def said(error: ValueError | OSError) -> str | None:
         part = error.object[max(0, error.start - 40) : error.end + 40]
         return f"{part!a}: a name this locale cannot write; set PYTHONUTF8=1"
     if not isinstance(error, OSError):
-        return str(error) if type(error).__name__ == "InputError" else None
+        return str(error) if isinstance(error, InputError) else None
     if error.errno is None:
         return None
     reason = "no such file or folder" if error.errno == errno.ENOENT else error.strerror

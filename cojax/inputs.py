@@ -1,27 +1,18 @@
 """Checks of what users give, on the host, before anything is built.
 
-Each raises :class:`InputError`, a ValueError, with one line: what, what was expected, what was
-found. The command line prints that line and exits with status 2.
+Each raises :class:`cojax.errors.InputError`, a ValueError, with one line: what, what was expected,
+what was found. The command line prints that line and exits with status 2.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from cojax import linalg
-
-if TYPE_CHECKING:
-    from pydantic import ValidationError
-
-
-class InputError(ValueError):
-    """Something given from outside cannot be used; the message is one line for people."""
-
+from cojax.errors import InputError
 
 SYMMETRY_TOLERANCE = 1e-12  # of the largest entry; rounding, not modelling
 DEFINITENESS_TOLERANCE = 1e-12  # of the largest eigenvalue
@@ -60,15 +51,6 @@ def whole(name: str, value: Any, low: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < low:
         raise InputError(f"{name}: expected a whole number >= {low}, got {value!r}")
     return int(value)
-
-
-def distinct(name: str, words: Iterable[str]) -> None:
-    """Raise InputError for the first word that is there twice."""
-    seen = set()
-    for word in words:
-        if word in seen:
-            raise InputError(f"{name}: {word} is named more than once")
-        seen.add(word)
 
 
 def vector(name: str, value: Any, dim: int) -> np.ndarray:
@@ -129,25 +111,6 @@ def positive_semidefinite(name: str, value: Any, dim: int) -> np.ndarray:
     return array
 
 
-def one_of(name: str, value: Any, known: Iterable[str]) -> str:
-    """One of a set of names; the error suggests the nearest."""
-    known = sorted(known)
-    if value in known:
-        return value
-    hint = nearest(value, known)
-    listed = ", ".join(known[:12]) + (", …" if len(known) > 12 else "")
-    raise InputError(f"{name}: unknown {value!r}{hint} (known: {listed})")
-
-
-def nearest(value: Any, known: Iterable[str], cutoff: float = 0.4) -> str:
-    """A hint to append to a message: ``; did you mean 'x'?``, or nothing if none is near.
-
-    With cutoff 0 there is always one that is nearest.
-    """
-    near = difflib.get_close_matches(str(value), list(known), n=1, cutoff=cutoff)
-    return f"; did you mean {near[0]!r}?" if near else ""
-
-
 T = TypeVar("T")
 
 
@@ -177,28 +140,6 @@ def replaced(new: Any, old: Any) -> list[str]:
 def swapped(value: T, **changes: Any) -> T:
     """A dataclass with fields exchanged as they are: nothing is refused, and nothing derived."""
     return type(value)(**(vars(value) | changes))
-
-
-def first_problem(error: ValidationError, known: Iterable[str]) -> str:
-    """The most telling problem of a file's content, as ``field: expected ..., got ...``.
-
-    ``known`` are the names of fields, to suggest from.
-    """
-    problem = min(error.errors(), key=lambda e: e["type"] == "missing")
-    field = ".".join(str(part) for part in problem["loc"])
-    prefix = f"{field}: " if field else ""
-    if problem["type"] == "extra_forbidden":
-        return f"{prefix}unknown field{nearest(problem['loc'][-1], known)}"
-    if problem["type"] == "missing":
-        return f"{prefix}expected this field, got nothing"
-    if problem["type"] == "value_error":  # a check of ours, complete as it is
-        return f"{prefix}{problem.get('ctx', {}).get('error')}"
-    return f"{prefix}{problem['msg'][0].lower()}{problem['msg'][1:]}, got {problem['input']!r}"
-
-
-def one_line(error: BaseException) -> str:
-    """What an error says, in one line: its first, or its kind where it says nothing."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _floats(name: str, value: Any) -> np.ndarray:

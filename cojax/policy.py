@@ -9,7 +9,7 @@ from typing import Any
 import jax
 from flax import struct
 
-from cojax.inputs import InputError
+from cojax.errors import InputError
 
 
 @struct.dataclass

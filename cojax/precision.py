@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cojax.inputs import InputError
+from cojax.errors import InputError
 
 
 def x64() -> AbstractContextManager[None]:

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from cojax import inputs, linalg, precision
+from cojax import errors, inputs, linalg, precision
 from cojax.linalg import matvec, quadratic_form
 from cojax.noise import GAUSSIAN, Noise, covariance, gaussian
 from cojax.system import Optimum, System
@@ -127,7 +127,7 @@ class QuadraticGaussian(System):
         names = [] if origin is None else inputs.replaced(self, origin)
         if set(names) - {"inverse_root"}:
             name = next(n for n in names if n != "inverse_root")
-            raise inputs.InputError(
+            raise errors.InputError(
                 f"{name}: leaves of a system depend on each other; "
                 "use cojax.rebuild(system, p=...) and the like, which derives them again"
             )
@@ -262,7 +262,7 @@ def build(
     d, m = geometry.state_dim, geometry.action_dim
     gamma = inputs.number("gamma", gamma, 0.0, 1.0, low_open=True, high_open=True)
     p = inputs.number("p", p, 0.0, 1.0, low_open=True)
-    inputs.one_of("parameterization", parameterization, PARAMETERIZATIONS)
+    errors.one_of("parameterization", parameterization, PARAMETERIZATIONS)
     P, R = inputs.positive_definite("P", P, d), inputs.positive_definite("R", R, m)
     Q, Sigma = (
         inputs.positive_semidefinite("Q", Q, d),
@@ -271,7 +271,7 @@ def build(
     P_minus_Q = _subtract(P, Q)
     low = linalg.extreme_eigenvalues(P_minus_Q)[0]
     if low < -inputs.DEFINITENESS_TOLERANCE * linalg.extreme_eigenvalues(P)[1]:
-        raise inputs.InputError(f"Q: expected Q ⪯ P, got P - Q with smallest eigenvalue {low:g}")
+        raise errors.InputError(f"Q: expected Q ⪯ P, got P - Q with smallest eigenvalue {low:g}")
     dtype = precision.usable_float(dtype)
     R_inverse, A = linalg.inverse_spd(R), linalg.inverse_spd(P) / gamma
 
@@ -311,7 +311,7 @@ def rebuild(system: QuadraticGaussian, **changes: Any) -> QuadraticGaussian:
     an unusable value.
     """
     if jnp.ndim(system.gamma):
-        raise inputs.InputError(
+        raise errors.InputError(
             "system: expected one system, got a stacked batch; rebuild, then stack"
         )
     leaf = {name: np.asarray(getattr(system, name), np.float64) for name in _BASE}
@@ -326,7 +326,7 @@ def rebuild(system: QuadraticGaussian, **changes: Any) -> QuadraticGaussian:
         if f.metadata.get("pytree_node", True)
     }
     for name in changes:
-        inputs.one_of("rebuild", name, [*leaf, *settings, *knobs])
+        errors.one_of("rebuild", name, [*leaf, *settings, *knobs])
     new_knobs = {k: inputs.number(k, v) for k, v in changes.items() if k in knobs}
     if new_knobs:
         geometry = geometry.replace(**new_knobs)  # pyright: ignore[reportAttributeAccessIssue]
@@ -336,7 +336,7 @@ def rebuild(system: QuadraticGaussian, **changes: Any) -> QuadraticGaussian:
     if type(system.noise) in GAUSSIAN:
         return built
     if "Sigma" in changes:
-        raise inputs.InputError(f"Sigma: expected none for {type(system.noise).__name__} noise")
+        raise errors.InputError(f"Sigma: expected none for {type(system.noise).__name__} noise")
     dtype = built.gamma.dtype
     return inputs.swapped(built, noise=jax.tree.map(lambda x: jnp.asarray(x, dtype), system.noise))
 

@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cojax.inputs import InputError
+from cojax.errors import InputError
 
 IMPLEMENTATION = "threefry2x32"
 

@@ -20,7 +20,7 @@ import numpy as np
 from cojax import oracle as oracles
 from cojax import streams
 from cojax.envs import CommonStreams
-from cojax.inputs import InputError
+from cojax.errors import InputError
 
 STANDARD_ERRORS = 6.0  # of a mean, beyond which it is not what it should be
 

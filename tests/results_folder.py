@@ -12,8 +12,8 @@ import pandas as pd
 import cojax
 from cojax.evaluation import provenance
 from cojax.evaluation.result import METRICS, Evaluation, Member
-from cojax.fixtures import text
 from cojax.fixtures.store import find
+from cojax.io import yaml
 
 MARKUP = '<img src=x onerror="boom()">&</script><script>boom()</script>'
 
@@ -43,7 +43,7 @@ def make(folder: Path, names: list[str], num_trials: int = 8, num_seeds: int = 2
     )
     configuration = {"name": "made-up", "total_timesteps": 4096, "num_seeds": num_seeds}
     provenance.save(result, folder, configuration)
-    (folder / "config.yaml").write_text(text.dump(configuration))
+    (folder / "config.yaml").write_text(yaml.dump(configuration))
     _curves(names, num_seeds).to_parquet(folder / "curves.parquet", index=False)
     for name in ("fixtures", "tables", "figures"):
         (folder / name).mkdir()

@@ -43,7 +43,7 @@ from cojax.agents.intervals import Plan
 from cojax.agents.normalization import Moments, RewardScale, TargetScale
 from cojax.agents.population import advance, averages
 from cojax.agents.run import Best
-from cojax.inputs import InputError
+from cojax.errors import InputError
 
 
 def numpy_gae(r, v, w, terminated, truncated, gamma, lam):

@@ -21,7 +21,7 @@ from cojax.agents.algorithm import strong
 from cojax.agents.population import Population
 from cojax.agents.run import numbers
 from cojax.agents.training import discounts
-from cojax.inputs import InputError
+from cojax.errors import InputError
 
 SMALL = {"num_envs": 4, "num_steps": 8, "num_minibatches": 2, "update_epochs": 2, "hidden": (8,)}
 ENV = Toy()

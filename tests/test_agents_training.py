@@ -17,7 +17,7 @@ from cojax.agents import load_policy, on_policy, ppo, save_policy, train
 from cojax.agents import population as population_module
 from cojax.agents.algorithm import hyperparameters, strong
 from cojax.cli import main
-from cojax.inputs import InputError
+from cojax.errors import InputError
 
 SMALL = {"num_envs": 4, "num_steps": 8, "num_minibatches": 2, "update_epochs": 2, "hidden": (8,)}
 ENV = Toy()

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from cojax.cli import main, said
 from cojax.commands import output
-from cojax.evaluation.tables import SHOWN, print_rows
+from cojax.report.printing import SHOWN, print_rows
 
 NAME = "arm-n2-p0.80-s7"
 SMALL = ["evaluate", "--fixture", NAME, "--trials", "4", "--steps", "3"]

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from cojax.cli import main
 from cojax.commands.results import results
-from cojax.experiments.sittings import claim, unfinished
+from cojax.io.resume import claim, unfinished
 
 
 @pytest.fixture(autouse=True)

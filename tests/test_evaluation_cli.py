@@ -9,9 +9,10 @@ from click.testing import CliRunner
 
 import cojax
 from cojax.cli import main
-from cojax.evaluation import lqr_gain, parse_policy, tables
+from cojax.evaluation import lqr_gain, parse_policy
 from cojax.evaluation.linearised import linearisation
 from cojax.families import ConverseArm
+from cojax.io import json_text
 
 FIXTURE = "arm-n4-p0.80-s7"
 
@@ -55,7 +56,7 @@ def test_unusable_input_is_one_line_and_status_2(arguments, words):
 
 
 def test_infinite_means_are_null_in_json():
-    text = tables.to_json([{"failures": 1, "suboptimality": {"mean": np.inf, "low": 0.0}}])
+    text = json_text.rows_text([{"failures": 1, "suboptimality": {"mean": np.inf, "low": 0.0}}])
     assert json.loads(text)[0]["suboptimality"]["mean"] is None
 
 

@@ -13,7 +13,7 @@ from cojax import streams
 from cojax.cli import main
 from cojax.evaluation import doctor, provenance
 from cojax.evaluation.result import WORST, Evaluation, Member
-from cojax.evaluation.tables import print_findings, print_rows
+from cojax.report.printing import print_findings, print_rows
 
 
 def evaluation(shift=0.0, **changes):

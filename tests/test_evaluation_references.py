@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 import cojax
 from cojax import cli
+from cojax.errors import InputError
 from cojax.evaluation import lqr_gain, parse_policy, planning, receding_horizon
-from cojax.inputs import InputError
 
 
 def planner(name: str, horizon: int) -> planning.Planner:

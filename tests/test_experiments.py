@@ -10,9 +10,9 @@ from click.testing import CliRunner
 
 from cojax.agents import load_policy
 from cojax.cli import main
+from cojax.errors import InputError
 from cojax.experiments import load_experiment, run_experiment, shipped_experiments
 from cojax.experiments.config import Experiment
-from cojax.inputs import InputError
 
 SMALL = """
 schema: cojax.experiment/1
@@ -157,7 +157,7 @@ def test_a_run_stopped_in_training_resumes_to_the_same_files(finished, tmp_path,
 
 
 def test_two_runs_cannot_write_one_folder(finished, tmp_path):
-    from cojax.experiments.sittings import claim
+    from cojax.io.resume import claim
 
     experiment = load_experiment(str(finished[0] / "small.yaml"))
     content = experiment.model_dump(mode="json", by_alias=True)

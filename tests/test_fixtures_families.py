@@ -10,9 +10,9 @@ import pytest
 import scipy.linalg
 
 from cojax import precision
+from cojax.errors import InputError
 from cojax.families import DoubleIntegrator, Manipulator, PointMass, Unicycle
 from cojax.fixtures import load_fixture, make_fixture
-from cojax.inputs import InputError
 
 SHIPPED = ("unicycle", "manipulator-n2", "manipulator-n3", "point-mass", "double-integrator")
 

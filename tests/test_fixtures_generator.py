@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import cojax
 from cojax import cli
+from cojax.errors import InputError
 from cojax.fixtures import (
     dataset,
     distributions,
@@ -22,7 +23,6 @@ from cojax.fixtures import (
     validate,
 )
 from cojax.fixtures.generator import generate, generate_outcome, resolve
-from cojax.inputs import InputError
 
 SMALL = {"n": 1, "horizon": 32}
 
@@ -241,7 +241,8 @@ def test_a_folder_is_complete_repeatable_and_resumable(tmp_path, five):
     code, out, error = small(whole, 5)
     assert code == 0
     assert "5 fixtures generated in 5 attempts" in out
-    assert "generate ConverseArm: 5 of 5" in error
+    assert "generate ConverseArm: 100%" in error
+    assert "5 of 5" in error
     assert [load_fixture(p) for p in sorted(whole.glob("*.yaml"))] == five
     rows = json.loads((whole / "manifest.json").read_text())["fixtures"]
     assert [row["sha256"] for row in rows] == [f.sha256 for f in five]

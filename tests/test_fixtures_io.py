@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 import cojax
 from cojax import cli, oracle, precision
 from cojax.envs import ConverseEnv
+from cojax.errors import InputError
 from cojax.fixtures import (
     Certificate,
     Check,
@@ -38,7 +39,6 @@ from cojax.fixtures import (
     text,
 )
 from cojax.fixtures.fixture import from_content
-from cojax.inputs import InputError
 
 ARM = "arm-n2-p0.80-s7"
 numbers = st.floats(allow_nan=False, allow_infinity=False)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cojax import streams
-from cojax.inputs import InputError
+from cojax.errors import InputError
 
 GOLDEN_FINGERPRINT = "28183afd132689dc"
 

@@ -14,6 +14,8 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "cojax"
 FLOORS = [  # each may import what stands below it
+    {"errors"},
+    {"io"},
     {"inputs", "plugins", "precision", "linalg", "streams", "noise", "initial"},
     {"system", "policy"},
     {"quadratic", "oracle"},

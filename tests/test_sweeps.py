@@ -18,8 +18,8 @@ from cojax.agents import load_policy
 from cojax.agents.algorithm import stack_hyperparameters
 from cojax.agents.training import lookup
 from cojax.cli import main
-from cojax.experiments.sittings import unfinished
-from cojax.inputs import InputError
+from cojax.errors import InputError
+from cojax.io.resume import unfinished
 from cojax.sweeps import load_sweep, run_sweep, sweep
 from cojax.sweeps.groups import Chunk, cut, groups
 from cojax.sweeps.placement import fit

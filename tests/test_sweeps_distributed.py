@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from test_sweeps import SMALL, changed, same
 
-from cojax.inputs import InputError
+from cojax.errors import InputError
 from cojax.sweeps import run_sweep, sweep
 
 DEVICES = """

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from cojax.inputs import InputError
+from cojax.errors import InputError
 from cojax.sweeps.config import Search
 from cojax.sweeps.proposals import Proposer, Storage, calls_of, importances
 from cojax.sweeps.space import Parameter

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from cojax.agents.training import lookup
-from cojax.inputs import InputError
+from cojax.errors import InputError
 from cojax.sweeps.space import Parameter, check, draw, from_unit, ordered
 
 SPACE = {

@@ -14,7 +14,7 @@ from gymnasium.vector import AsyncVectorEnv
 from cojax import inputs
 from cojax.adapters.batch import Batch
 from cojax.envs.params import MAX_HORIZON
-from cojax.inputs import InputError
+from cojax.errors import InputError
 
 
 def stating_limit(spec: EnvSpec | None, batch: Batch) -> EnvSpec | None:

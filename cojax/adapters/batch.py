@@ -14,7 +14,7 @@ import numpy as np
 
 from cojax import envs, inputs, streams
 from cojax.envs.params import MAX_HORIZON
-from cojax.inputs import InputError
+from cojax.errors import InputError
 
 
 def missing(library: str, extra: str) -> InputError:

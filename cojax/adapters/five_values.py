@@ -19,7 +19,7 @@ from gymnax.environments import spaces
 
 from cojax import streams
 from cojax.adapters.batch import box, resolve
-from cojax.inputs import InputError
+from cojax.errors import InputError
 
 
 class FiveValues:

@@ -22,11 +22,11 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.error import ClosedEnvironmentError, MissingArgument, ResetNeeded
 from gymnasium.vector import AutoresetMode
 
-from cojax import inputs
+from cojax import errors
 from cojax.adapters.asked import asked_limit, require_spawn, stating_limit, with_limit
 from cojax.adapters.batch import Batch, Step, resolve, to_numpy
 from cojax.adapters.drawing import Window, picture
-from cojax.inputs import InputError
+from cojax.errors import InputError
 
 RENDER_MODES = ("rgb_array", "human")
 FRAMES_PER_SECOND = 30
@@ -82,7 +82,7 @@ class Env(gymnasium.Env[np.ndarray, np.ndarray]):
         **options: Any,
     ):
         if render_mode is not None:
-            inputs.one_of("render_mode", render_mode, RENDER_MODES)
+            errors.one_of("render_mode", render_mode, RENDER_MODES)
         require_spawn()
         env, params = resolve(system, options)
         self.params = params
@@ -191,10 +191,10 @@ class VectorEnv(gymnasium.vector.VectorEnv):
         **options: Any,
     ):
         if render_mode is not None:
-            inputs.one_of("render_mode", render_mode, ("rgb_array",))
+            errors.one_of("render_mode", render_mode, ("rgb_array",))
         mode = getattr(autoreset_mode, "value", autoreset_mode)
         known = [known.value for known in AutoresetMode]
-        self.autoreset_mode = AutoresetMode(inputs.one_of("autoreset_mode", mode, known))
+        self.autoreset_mode = AutoresetMode(errors.one_of("autoreset_mode", mode, known))
         self.metadata = {
             "autoreset_mode": self.autoreset_mode,
             "render_modes": ["rgb_array"],

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from cojax import inputs
+from cojax import errors, inputs
 from cojax.adapters.batch import Batch, missing, resolve, to_numpy
 from cojax.adapters.drawing import picture
-from cojax.inputs import InputError
+from cojax.errors import InputError
 
 try:
     from stable_baselines3.common import vec_env
@@ -59,7 +59,7 @@ class VecEnv(vec_env.VecEnv):
         **options: Any,
     ):
         if render_mode is not None:
-            inputs.one_of("render_mode", render_mode, ("rgb_array",))
+            errors.one_of("render_mode", render_mode, ("rgb_array",))
         env, params = resolve(system, options)
         self._batch = Batch(env, params, num_envs, normalize_actions=normalize_actions)
         self._closed, self._actions = False, None

@@ -13,7 +13,7 @@ import numpy as np
 from flax import struct
 
 from cojax import precision, streams
-from cojax.inputs import InputError, nearest
+from cojax.errors import InputError, nearest
 
 INF = float("inf")
 LARGEST = float(np.finfo(np.float32).max)  # finite in the precision of the learners

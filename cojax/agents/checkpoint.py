@@ -12,7 +12,6 @@ import json
 import operator
 import os
 import shutil
-import tempfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +24,8 @@ import numpy as np
 from cojax import __version__
 from cojax.agents.policies import ActorPolicy
 from cojax.agents.run import Best
-from cojax.inputs import InputError, one_line
+from cojax.errors import InputError, one_line
+from cojax.io import files
 from cojax.policy import Policy
 
 FORMAT = "cojax.policy/1"
@@ -50,15 +50,8 @@ def save_policy(path: str | os.PathLike, policy: Policy) -> None:
         "apply": dataclasses.asdict(policy.apply),  # pyright: ignore[reportArgumentType]
     }
     arrays = {name: np.asarray(x) for name, x in _flatten(policy.params).items()}
-    path = Path(path)
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
-        try:
-            np.savez(file, **arrays, **{HEADER: np.array(json.dumps(header))})  # pyright: ignore[reportArgumentType]
-            file.close()
-            os.replace(file.name, path)
-        except BaseException:
-            os.unlink(file.name)
-            raise
+    with files.whole_file(path) as file:
+        np.savez(file, **arrays, **{HEADER: np.array(json.dumps(header))})  # pyright: ignore[reportArgumentType]
 
 
 def load_policy(path: str | os.PathLike) -> Policy:
@@ -194,9 +187,7 @@ def save(
     folder = Path(folder).absolute()
     save_tree(folder / str(len(history)), [states, [history, best and best.tree()]])
     header = folder / "run.json"
-    temporary = folder / "run.json.new"
-    temporary.write_text(json.dumps(identity), "utf-8")
-    os.replace(temporary, header)
+    files.write_whole(header, json.dumps(identity))
     for old in _intervals(folder):
         if old != len(history):
             remove_tree(folder / str(old))
@@ -250,7 +241,7 @@ def save_tree(target: Path, tree: Any) -> None:
     except ValueError as error:
         reason = str(error).partition("\n")[0]
         raise OSError(errno.EIO, f"the state cannot be written: {reason}", str(target)) from error
-    _seal(target).write_bytes(digest_of_files(target))
+    _seal(target).write_bytes(files.digest_of_files(target))
 
 
 def load_tree(target: Path, like: Any) -> Any:
@@ -263,7 +254,11 @@ def load_tree(target: Path, like: Any) -> Any:
     target = Path(target).absolute()
     seal = _seal(target)
     # An empty seal, or none: stopped between the state, which is whole, and its seal.
-    if seal.is_file() and seal.stat().st_size and seal.read_bytes() != digest_of_files(target):
+    if (
+        seal.is_file()
+        and seal.stat().st_size
+        and seal.read_bytes() != files.digest_of_files(target)
+    ):
         raise InputError(f"{target}: damaged, its files are not as written; remove it to go on")
     try:
         with ocp.StandardCheckpointer() as checkpointer:
@@ -282,23 +277,10 @@ def _seal(target: Path) -> Path:
     return target.with_name(f"{target.name}.sha256")
 
 
-def digest_of_files(folder: Path) -> bytes:
-    """SHA-256 over names and contents of all files in a folder, as hexadecimal digits."""
-    digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            with path.open("rb") as file:
-                content = hashlib.file_digest(file, "sha256").hexdigest()
-            digest.update(f"{path.relative_to(folder).as_posix()} {content}\n".encode())
-    return digest.hexdigest().encode()
-
-
 def write_chunk(folder: Path, shape: tuple[int, ...]) -> None:
     """Note the shape of the chunks that a run is cut into, for those who continue it."""
     folder.mkdir(parents=True, exist_ok=True)
-    temporary = folder / "chunk.json.new"
-    temporary.write_text(json.dumps(shape), "utf-8")
-    os.replace(temporary, folder / "chunk.json")
+    files.write_whole(folder / "chunk.json", json.dumps(shape))
 
 
 def read_chunk(folder: Path) -> tuple[int, ...] | None:

@@ -17,7 +17,7 @@ from flax import struct
 from cojax.agents import a2c, algorithm, ddpg, off_policy, on_policy, ppo, sac, td3
 from cojax.agents.networks import MLP, forward
 from cojax.agents.optimization import optimizer
-from cojax.inputs import InputError
+from cojax.errors import InputError
 from cojax.policy import Policy
 
 LOSSES = {"ppo": ppo.loss, "a2c": a2c.loss}  # on-policy

@@ -18,7 +18,7 @@ from cojax.agents.algorithm import MOST_UPDATES, learning
 from cojax.agents.layout import Layout
 from cojax.agents.population import Population, advance, averages, each, extract, gather, initialize
 from cojax.agents.run import Best, Run, numbers
-from cojax.inputs import InputError
+from cojax.errors import InputError
 from cojax.policy import Policy
 
 Progress = Callable[[int, int, dict[str, Any]], None]

@@ -23,7 +23,7 @@ import numpy as np
 
 from cojax.agents.algorithm import learning
 from cojax.agents.population import Population, advance, initialize, state_axes
-from cojax.inputs import InputError
+from cojax.errors import InputError
 
 SHARE = 0.8  # of what is there, used unless told otherwise
 UNITS = ("B", "kB", "MB", "GB", "TB")

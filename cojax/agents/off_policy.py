@@ -24,7 +24,7 @@ from cojax.agents.normalization import Moments, RewardScale
 from cojax.agents.optimization import descend, global_norm, optimizer, pack, polyak
 from cojax.agents.policies import ActorPolicy, actor_params
 from cojax.agents.replay import Sample
-from cojax.inputs import InputError
+from cojax.errors import InputError
 from cojax.linalg import lift
 
 

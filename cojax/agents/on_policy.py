@@ -22,7 +22,7 @@ from cojax.agents.networks import MLP, activation, forward, scale_head
 from cojax.agents.normalization import Moments, RewardScale, TargetScale
 from cojax.agents.optimization import descend, global_norm, optimizer, pack, polyak
 from cojax.agents.policies import ActorPolicy, actor_params
-from cojax.inputs import InputError
+from cojax.errors import InputError
 from cojax.linalg import lift
 
 

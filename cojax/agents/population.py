@@ -15,7 +15,7 @@ from cojax import streams
 from cojax.agents import algorithm as algorithms
 from cojax.agents.algorithm import Algorithm, Clock
 from cojax.agents.layout import Layout
-from cojax.inputs import InputError
+from cojax.errors import InputError
 from cojax.policy import Policy
 
 AXES = ("fixture", "hyperparameters", "seed")

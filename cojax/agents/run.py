@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cojax.inputs import InputError
+from cojax.errors import InputError
 from cojax.policy import Policy
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from cojax.agents.algorithm import Algorithm
 from cojax.agents.intervals import Plan, Progress
 from cojax.agents.population import Population
 from cojax.agents.run import Run, assemble
-from cojax.inputs import InputError, nearest
+from cojax.errors import InputError, nearest
 
 ALGORITHMS: dict[str, Algorithm] = {
     module.ALGORITHM.name: module.ALGORITHM for module in (ppo, a2c, sac, td3, ddpg)

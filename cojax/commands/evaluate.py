@@ -62,11 +62,13 @@ def evaluate(
     """
     from pathlib import Path
 
+    from cojax.errors import InputError
     from cojax.evaluation import evaluate as run
-    from cojax.evaluation import provenance, tables
+    from cojax.evaluation import provenance
     from cojax.evaluation.checkpoints import load_sb3, policy_from_text, sb3_algorithm
     from cojax.fixtures import load_fixture
-    from cojax.inputs import InputError
+    from cojax.io import files, json_text
+    from cojax.report import printing
 
     if chart is not None and (len(fixtures) != 1 or models):
         raise InputError("--where: expected one --fixture, and no --sb3")
@@ -75,7 +77,7 @@ def evaluate(
     ):
         raise InputError(f"--where: expected a .png, .pdf or .svg in a folder that is, got {chart}")
     if out is not None:
-        provenance.refuse_existing(out)
+        files.refuse_existing(out)
 
     loaded = [load_fixture(name) for name in fixtures]
     if not policies and not models:
@@ -99,9 +101,9 @@ def evaluate(
             _draw(chosen, loaded[0], trials, root, steps, chart)
     finally:  # a full disk does not take the figures too
         if as_json:
-            click.echo(tables.to_json(rows))
+            click.echo(json_text.rows_text(rows))
         else:
-            tables.print_rows(rows)
+            printing.print_rows(rows)
 
 
 def _draw(
@@ -127,7 +129,9 @@ def compare(first: str, second: str, metric: str, policies: tuple[str, ...], as_
 
     Refuses, with status 1, folders whose streams, fixtures, horizons or precision differ.
     """
-    from cojax.evaluation import provenance, tables
+    from cojax.evaluation import provenance
+    from cojax.io import json_text
+    from cojax.report import printing
 
     a, b = provenance.load(first), provenance.load(second)
     reasons = provenance.obstacles(a, b)
@@ -138,9 +142,9 @@ def compare(first: str, second: str, metric: str, policies: tuple[str, ...], as_
         raise SystemExit(1)
     rows = provenance.compare(a, b, metric, policies)
     if as_json:
-        click.echo(tables.to_json(rows))
+        click.echo(json_text.rows_text(rows))
     else:
-        tables.print_comparison(rows, first, second)
+        printing.print_comparison(rows, first, second)
 
 
 @click.command()
@@ -150,13 +154,15 @@ def doctor(as_json: bool) -> None:
 
     Takes up to two minutes; status 1 where a check does not hold.
     """
-    from cojax.evaluation import doctor, tables
+    from cojax.evaluation import doctor
+    from cojax.io import json_text
+    from cojax.report import printing
 
     findings = doctor.examine()
     if as_json:
-        click.echo(tables.to_json([finding._asdict() for finding in findings]))
+        click.echo(json_text.rows_text([finding._asdict() for finding in findings]))
     else:
-        tables.print_findings(findings, doctor.machine())
+        printing.print_findings(findings, doctor.machine())
     if not all(finding.passed for finding in findings):
         raise SystemExit(1)
 

@@ -53,8 +53,8 @@ def show_command(fixture: str, as_json: bool, plot_path: str | None) -> None:
     else:
         click.echo(card(loaded))
     if plot_path is not None:
+        from cojax.errors import InputError
         from cojax.fixtures.plots import plot
-        from cojax.inputs import InputError
 
         if not plot_path.endswith((".png", ".pdf", ".svg")):
             raise InputError(f"{plot_path}: expected a file ending in .png, .pdf or .svg")
@@ -96,7 +96,7 @@ def oracle_command(fixture: str, states: str, x64: bool) -> None:
 
 def _answer(problem: Any, lines: Any, name: str) -> None:
     """Answer line by line; InputError at the end where some could not be used."""
-    from cojax.inputs import InputError
+    from cojax.errors import InputError
 
     faults = []
     for answer, fault in problem.answers(lines):
@@ -166,8 +166,8 @@ def generate_command(
     resume: bool,
 ) -> None:
     """Generate validated fixtures of a family: ConverseArm, NVDEx, …"""
+    from cojax.errors import InputError
     from cojax.fixtures import dataset, distributions
-    from cojax.inputs import InputError
 
     ranges = {} if ranges_file is None else dataset.read_ranges(ranges_file)
     ranges |= dict(distributions.parse(text) for text in range_options)
@@ -200,17 +200,11 @@ def generate_command(
 
 @contextmanager
 def progress(title: str) -> Iterator[Callable[[int, int], None]]:
-    """Progress as a bar on a terminal, as plain lines elsewhere, both on standard error."""
-    from rich.console import Console
-    from rich.progress import Progress
+    """Progress counted in fixtures."""
+    from cojax.io.progress import stage
 
-    console = Console(stderr=True)
-    if not console.is_interactive:
-        yield lambda done, total: click.echo(f"{title}: {done} of {total}", err=True)
-        return
-    with Progress(console=console) as bar:
-        task = bar.add_task(title, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    with stage(title) as report:
+        yield lambda done, total: report(done / max(total, 1), f"{done} of {total}")
 
 
 def _row(fixture: Any) -> dict[str, Any]:

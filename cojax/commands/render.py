@@ -43,8 +43,8 @@ def render(
     """
     from pathlib import Path
 
+    from cojax.errors import InputError
     from cojax.fixtures import load_fixture
-    from cojax.inputs import InputError
     from cojax.report import animation
 
     loaded = load_fixture(fixture)

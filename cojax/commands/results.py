@@ -20,7 +20,7 @@ def results(
 
     Where work is interrupted, or the machine refuses something, a line says how to go ``again``.
     """
-    from cojax.experiments.sittings import begun, unfinished
+    from cojax.io.resume import begun, unfinished
 
     made: list[Path] = []
     folder = Path(out) if out is not None else _reserve(name, made)
@@ -44,7 +44,7 @@ def _reserve(name: str, made: list[Path]) -> Path:
 
     Jobs of an array start in the same second: the folder of the state is made by one alone.
     """
-    from cojax.experiments.sittings import unfinished
+    from cojax.io.resume import unfinished
 
     stem = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     parent = Path("results")

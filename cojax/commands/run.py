@@ -44,9 +44,9 @@ def run(
     """
     from pathlib import Path
 
-    from cojax.evaluation import tables
+    from cojax.errors import InputError
     from cojax.experiments import load_experiment
-    from cojax.inputs import InputError
+    from cojax.io import json_text
 
     if resume and out is None:
         raise InputError("--resume: expected --out, the folder of the interrupted run")
@@ -63,23 +63,23 @@ def run(
             again = f"the same command for {config.name} alone, with --resume"
         rows += _one(config, folder, resume, again, quiet=as_json)
     if as_json:
-        click.echo(tables.to_json(rows))
+        click.echo(json_text.rows_text(rows))
 
 
 def _one(config: Any, out: Path | None, resume: bool, again: str, quiet: bool) -> list[dict]:
     """Run one experiment, or find it finished; its rows."""
-    from cojax.evaluation import tables
     from cojax.experiments import run_experiment
-    from cojax.fixtures import text
+    from cojax.io import json_text
+    from cojax.report import printing
 
     if resume and out is not None and (out / "rows.json").exists():
         if not quiet:
             click.echo(f"{out}: finished already")
-        return text.load_json(out / "rows.json", list)
+        return json_text.load(out / "rows.json", list)
     with results(out, config.name, again) as folder:
         outcome = run_experiment(config, folder, resume=resume)
     if not quiet:
-        tables.print_rows(outcome.rows)
+        printing.print_rows(outcome.rows)
         names = sorted(entry.name for entry in outcome.folder.iterdir())
         click.echo(f"written to {outcome.folder}/: {', '.join(names)}")
     return outcome.rows

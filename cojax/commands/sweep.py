@@ -58,7 +58,7 @@ def run(
 
     Interrupt with Ctrl-C; --resume with the same --out goes on, and gives the same files.
     """
-    from cojax.inputs import InputError
+    from cojax.errors import InputError
     from cojax.sweeps.cores import use_cores
 
     if hosts is not None and ray is not None:
@@ -70,7 +70,7 @@ def run(
 
         join(hosts)
 
-    from cojax.evaluation.tables import to_json
+    from cojax.io import json_text
     from cojax.sweeps import load_sweep, run_sweep
     from cojax.sweeps.tracking import trackers
 
@@ -104,7 +104,7 @@ def run(
         options["trackers"] = trackers(what, folder, tensorboard, wandb)
         swept = run_sweep(what, folder, resume=resume, **options)
     if as_json:
-        click.echo(to_json(swept.rows))
+        click.echo(json_text.rows_text(swept.rows))
         return
     print_sweep(swept.rows, fresh=what.search is not None)
     click.echo(f"written to {swept.folder}/")
@@ -143,7 +143,7 @@ def print_sweep(rows: list[dict[str, Any]], fresh: bool, most: int = 20) -> None
     """
     from rich.table import Table
 
-    from cojax.evaluation.tables import console, number
+    from cojax.report.printing import console, number
 
     table = Table(title=f"gap in units of V*, held-out streams: {rows[0]['num_seeds']} seeds")
     for title in ("fixture", "algorithm", "setting", "varied"):

@@ -79,15 +79,14 @@ def train(
     if threads is not None:  # before gymnax, whose import makes JAX look at its devices
         use_threads(threads)
 
-    from cojax.evaluation import tables
+    from cojax.errors import InputError
     from cojax.experiments.training import interrupted, run_training
-    from cojax.fixtures import text
-    from cojax.inputs import InputError
+    from cojax.io import json_text
 
     if resume and out is None:
         raise InputError("--resume: expected --out, the folder of the interrupted training")
     if resume and out is not None and (Path(out) / "config.yaml").exists():
-        rows = text.load_json(Path(out) / "rows.json", list)
+        rows = json_text.load(Path(out) / "rows.json", list)
         click.echo(json.dumps(rows, indent=2) if as_json else f"{out}: finished already")
         return
     given = {
@@ -111,7 +110,7 @@ def train(
             training, folder, resume=resume, tensorboard=tensorboard, memory_limit=limit
         )
     if as_json:
-        click.echo(tables.to_json(trained.rows))
+        click.echo(json_text.rows_text(trained.rows))
         return
     _print(trained.rows)
     click.echo(f"written to {trained.folder}/")
@@ -129,7 +128,7 @@ def _training(
 
     from cojax.experiments.config import load_training
     from cojax.experiments.config import training as validate
-    from cojax.fixtures import text
+    from cojax.io import files, yaml
 
     where = "train"
     content: dict[str, Any] = {"schema": "cojax.train/1", "algorithm": {"name": what}}
@@ -139,7 +138,7 @@ def _training(
     content |= options
     if points is not None:
         content["curve"] = {**content.get("curve", {}), "points": points}
-    given = text.parse(text.read(config), Path(config).name) if config else {}
+    given = yaml.parse(files.read(config), Path(config).name) if config else {}
     given |= dict(_assignment(word) for word in settings)
     algorithm = content["algorithm"]
     algorithm["hyperparameters"] = {**algorithm.get("hyperparameters", {}), **given}
@@ -150,20 +149,20 @@ def _training(
 
 def _assignment(word: str) -> tuple[str, Any]:
     """Name and value of ``NAME=VALUE``; the value as YAML writes it."""
-    from cojax.fixtures import text
-    from cojax.inputs import InputError
+    from cojax.errors import InputError
+    from cojax.io import yaml
 
     name, equals, value = word.partition("=")
     if not (name.isidentifier() and equals and value.strip()):
         raise InputError(f"--set: expected NAME=VALUE, got {word!r}")
-    return name, text.parse(f"{name}: {value}", f"--set {word}")[name]
+    return name, yaml.parse(f"{name}: {value}", f"--set {word}")[name]
 
 
 def _print(rows: list[dict[str, Any]]) -> None:
     """Print a table to standard output."""
     from rich.table import Table
 
-    from cojax.evaluation.tables import console, number
+    from cojax.report.printing import console, number
 
     title = f"gap in units of V*: median, lowest and highest of {rows[0]['num_seeds']} seeds"
     table = Table(title=title)

@@ -12,7 +12,7 @@ from jax.core import Tracer
 
 from cojax import inputs, linalg, precision
 from cojax.envs.params import EnvParams
-from cojax.inputs import InputError
+from cojax.errors import InputError
 from cojax.noise import DiagonalGaussian, Gaussian
 from cojax.quadratic import QuadraticGaussian
 

@@ -15,9 +15,9 @@ from flax import struct
 from gymnax.environments import environment
 from jax.core import Tracer
 
-from cojax import inputs, linalg, precision, streams
+from cojax import errors, inputs, linalg, precision, streams
+from cojax.errors import InputError
 from cojax.initial import InitialLaw
-from cojax.inputs import InputError
 from cojax.quadratic import QuadraticGaussian, contradiction
 from cojax.system import System
 
@@ -126,7 +126,7 @@ def env_params(
             f"max_steps_in_episode: expected at most {MAX_HORIZON}, what a counter of steps holds, "
             f"got {horizon}"
         )
-    inputs.one_of("terminal_value", terminal_value, TERMINAL_VALUES)
+    errors.one_of("terminal_value", terminal_value, TERMINAL_VALUES)
     require_sound(system)
     radius, limit = divergence_radius, action_limit
     if limit is not None:
@@ -162,7 +162,7 @@ def require_sound(system: System) -> None:
 
 def _following(new: EnvParams, old: EnvParams, names: list[str]) -> dict[str, Any]:
     """Fields of ``new`` as they should be, where ``names`` were exchanged in ``old``."""
-    inputs.one_of("terminal_value", new.terminal_value, TERMINAL_VALUES)
+    errors.one_of("terminal_value", new.terminal_value, TERMINAL_VALUES)
     if not isinstance(new.clip_actions, bool | np.bool_):
         raise InputError(f"clip_actions: expected True or False, got {new.clip_actions!r}")
     out: dict[str, Any] = {}

@@ -9,7 +9,7 @@ from typing import Any
 
 import gymnax
 
-from cojax import inputs
+from cojax import errors
 from cojax.envs.environment import ConverseEnv
 from cojax.envs.params import EnvParams, env_params
 from cojax.families import FAMILIES
@@ -44,9 +44,9 @@ def make(name: str, **options: Any) -> tuple[ConverseEnv, EnvParams]:
         from cojax.fixtures import load_fixture  # fixtures import envs: not while loading
 
         if not Path(name).exists():
-            inputs.one_of("make", name, registered())
+            errors.one_of("make", name, registered())
         for option in options:
-            inputs.one_of(f"make({name!r})", option, ENV_OPTIONS)
+            errors.one_of(f"make({name!r})", option, ENV_OPTIONS)
         params = load_fixture(name).make_params(**options)
     return ConverseEnv(params), params
 
@@ -55,7 +55,7 @@ def _make_family(family: str, options: dict[str, Any]) -> EnvParams:
     geometry_type = FAMILIES[family]
     build_options = set(inspect.signature(geometry_type.build).parameters)
     for option in options:
-        inputs.one_of(f"make({family + '-v0'!r})", option, [*build_options, *ENV_OPTIONS])
+        errors.one_of(f"make({family + '-v0'!r})", option, [*build_options, *ENV_OPTIONS])
     system = geometry_type.build(**{k: v for k, v in options.items() if k in build_options})
     rest = {k: v for k, v in options.items() if k in ENV_OPTIONS}
     law = rest.pop("initial_state", None)

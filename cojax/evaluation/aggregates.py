@@ -19,13 +19,12 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from cojax import inputs
+from cojax import errors
+from cojax.errors import InputError
 from cojax.evaluation.crossed import Student
 from cojax.evaluation.intervals import CONFIDENCE, Interval, difference
 from cojax.evaluation.resampling import draw_seeds, runs_of_resampled_trials
 from cojax.evaluation.result import WORST, Evaluation
-from cojax.evaluation.tables import verdict
-from cojax.inputs import InputError
 
 NUM_RESAMPLES = 2000
 
@@ -36,7 +35,7 @@ def scores(evaluation: Evaluation, metric: str = "relative_suboptimality") -> di
     Policies of several settings are named "policy (k)". Metrics for which more is better change
     sign. Raises ValueError for an unknown metric.
     """
-    inputs.one_of("metric", metric, WORST)
+    errors.one_of("metric", metric, WORST)
     sign = 1.0 if WORST[metric] > 0 else -1.0
     out = {}
     for (policy, setting), members in evaluation.populations().items():
@@ -51,7 +50,7 @@ def floors(evaluation: Evaluation, metric: str = "relative_suboptimality") -> np
     No difference within them is claimed; 0 where a fixture has no certificate. Raises ValueError
     for an unknown metric.
     """
-    inputs.one_of("metric", metric, WORST)
+    errors.one_of("metric", metric, WORST)
     found = np.array(
         [floor or 0.0 for floor in evaluation.floors or [None] * len(evaluation.fixtures)]
     )
@@ -109,7 +108,7 @@ def aggregate(
 
     Raises ValueError for an unknown statistic, or scores that are empty or NaN.
     """
-    function = STATISTICS[inputs.one_of("statistic", statistic, STATISTICS)]
+    function = STATISTICS[errors.one_of("statistic", statistic, STATISTICS)]
     x = _checked(x)
     _, S, N = x.shape
     runs = x.mean(axis=-1)
@@ -372,3 +371,13 @@ def _wilson(share: Any, drawn: Any, variance: Any, confidence: float) -> Interva
     return Interval(
         np.asarray(share), np.clip(middle - half, 0.0, share), np.clip(middle + half, share, 1.0)
     )
+
+
+def verdict(row: dict[str, Any], level: float = 0.05) -> str:
+    """What a comparison says: first or second better, no difference, or within the floor."""
+    difference = row["difference"]["mean"]
+    if abs(difference) <= row["floor"]:
+        return "≤ floor"
+    if not row["p_corrected"] <= level or np.isnan(difference):
+        return "no difference"
+    return "first better" if difference < 0 else "second better"

@@ -9,10 +9,10 @@ import os
 import zipfile
 from pathlib import Path
 
-from cojax import inputs
+from cojax import errors
+from cojax.errors import InputError
 from cojax.evaluation.host import HostPolicy, host_policy
 from cojax.evaluation.references import Reference, parse_policy
-from cojax.inputs import InputError
 from cojax.policy import Policy
 
 
@@ -76,7 +76,7 @@ def load_sb3(path: str | os.PathLike[str]) -> HostPolicy:
     try:
         model = getattr(library, kind).load(path, device="cpu")
     except Exception as error:
-        reason = inputs.one_line(error)
+        reason = errors.one_line(error)
         raise InputError(f"{path}: {title} cannot load it: {reason}") from error
     return host_policy(model, path.name)
 
@@ -101,7 +101,7 @@ def sb3_algorithm(path: str | os.PathLike[str]) -> str:
     except Exception as error:  # what a damaged archive makes of a reader is not to be foreseen
         if isinstance(error, InputError):
             raise
-        raise InputError(f"{path}: damaged: {inputs.one_line(error)}") from None
+        raise InputError(f"{path}: damaged: {errors.one_line(error)}") from None
     kind = next((name for mark, name in _MARKS.items() if mark in content), None)
     if kind == "PPO" and recurrent:
         return "RecurrentPPO"

@@ -30,6 +30,7 @@ import numpy as np
 from cojax import inputs, streams
 from cojax.envs import EnvParams, stack
 from cojax.envs.params import require_sound
+from cojax.errors import InputError
 from cojax.evaluation.members import Players, gather
 from cojax.evaluation.result import CONTROLLED, TAIL, WORST, Evaluation
 from cojax.evaluation.rollout import (
@@ -45,7 +46,6 @@ from cojax.evaluation.rollout import (
 from cojax.evaluation.subjects import gather_subjects, group_by_shape, scope
 from cojax.evaluation.trials import relative
 from cojax.evaluation.variates import control
-from cojax.inputs import InputError
 
 OPTGAP_EPSILON = 1e-8
 CHUNK = 128  # trials side by side, whatever their number: trial i is the same number in all

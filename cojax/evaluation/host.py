@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from cojax.inputs import InputError
+from cojax.errors import InputError
 
 # methods by which objects empty a memory of their own
 MEMORY = ("reset", "reset_state", "reset_hidden", "reset_memory", "init_hidden")

@@ -29,10 +29,10 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from cojax import inputs
+from cojax import errors, inputs
+from cojax.errors import InputError
 from cojax.evaluation.crossed import FEW, Student, pivot
 from cojax.evaluation.resampling import counts
-from cojax.inputs import InputError
 
 METHODS = ("percentile", "bca", "studentized")
 SEED_METHODS = ("auto", "studentized", "percentile", "student-t")
@@ -106,7 +106,7 @@ def interval_over_seeds(
 
     Raises ValueError as :func:`interval_of_mean` does.
     """
-    inputs.one_of("method", method, SEED_METHODS)
+    errors.one_of("method", method, SEED_METHODS)
     values = _checked(values, "percentile", confidence)
     lead, (S, N) = values.shape[:-2], values.shape[-2:]
     if S == 1:
@@ -197,7 +197,7 @@ def _percentiles(
 
 def _checked(values: np.ndarray, method: str, confidence: float) -> np.ndarray:
     values = np.asarray(values, np.float64)
-    inputs.one_of("method", method, METHODS)
+    errors.one_of("method", method, METHODS)
     inputs.number("confidence", confidence, 0.0, 1.0, low_open=True, high_open=True)
     if values.ndim == 0 or 0 in values.shape:
         raise InputError(f"values: expected at least one trial, got shape {values.shape}")

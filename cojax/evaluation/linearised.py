@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from cojax import precision
+from cojax.errors import InputError
 from cojax.fixtures.linear import riccati
-from cojax.inputs import InputError
 from cojax.system import System
 
 

@@ -12,11 +12,11 @@ import numpy as np
 
 from cojax import streams
 from cojax.envs import EnvParams, unstack
+from cojax.errors import InputError
 from cojax.evaluation.host import HostPolicy, host_policy, is_host, refuse_memory
 from cojax.evaluation.references import ORACLE, Reference, parse_policy
 from cojax.evaluation.result import Member
 from cojax.evaluation.rollout import Group
-from cojax.inputs import InputError
 from cojax.policy import Policy
 from cojax.system import Optimum
 

@@ -5,26 +5,18 @@ A folder holds ``trials.parquet`` (one line a trial), ``rows.json`` and ``proven
 
 from __future__ import annotations
 
-import os
-import platform
-import shutil
-import subprocess
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import jax
 import numpy as np
 
-import cojax
-from cojax import inputs, streams
-from cojax.evaluation import frames, tables
-from cojax.evaluation.aggregates import compare_pair, holm
+from cojax import errors, streams
+from cojax.errors import InputError
+from cojax.evaluation.aggregates import compare_pair, holm, verdict
 from cojax.evaluation.result import WORST, Evaluation
-from cojax.fixtures import text
-from cojax.inputs import InputError
+from cojax.io import files, json_text, tables
+from cojax.io.provenance import machine
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,46 +56,14 @@ def surroundings() -> dict[str, Any]:
     return {
         "stream_fingerprint": streams.fingerprint(),
         "prng": streams.IMPLEMENTATION,
-        "backend": jax.default_backend(),
-        "device": jax.devices()[0].device_kind,
-        "platform": platform.platform(),
-        "versions": {
-            "cojax": cojax.__version__,
-            "python": platform.python_version(),
-            "jax": jax.__version__,
-            "numpy": np.__version__,
-        },
-        "git": git_revision(),
+        **machine(),
     }
-
-
-def git_revision() -> str | None:
-    """The commit the package was imported from, with "+" where files differ; None outside git."""
-    root = Path(cojax.__file__).parent
-
-    def git(*arguments: str) -> str:
-        done = subprocess.run(
-            ["git", "-C", str(root), *arguments],
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=10,
-        )
-        done.check_returncode()
-        return done.stdout.strip()
-
-    try:
-        tracked = git("ls-files", "--error-unmatch", "__init__.py")
-        changed = git("status", "--porcelain", "--untracked-files=no", str(root))
-        return git("rev-parse", "HEAD") + ("+" if changed else "") if tracked else None
-    except (OSError, subprocess.SubprocessError):
-        return None
 
 
 def write_provenance(folder: Path, evaluations: Any, configuration: Any = None) -> None:
     """Write ``provenance.json`` into a results folder that is being made."""
     content = provenance(evaluations, configuration)
-    (folder / "provenance.json").write_text(tables.configuration_json(content), "utf-8")
+    (folder / "provenance.json").write_text(json_text.configuration_text(content), "utf-8")
 
 
 def save(evaluation: Evaluation, folder: str | Path, configuration: Any = None) -> None:
@@ -111,47 +71,10 @@ def save(evaluation: Evaluation, folder: str | Path, configuration: Any = None) 
 
     Raises ValueError, one line, where the folder exists.
     """
-    with whole_folder(folder) as temporary:
-        frames.write(evaluation.frame(), temporary / "trials.parquet")
-        (temporary / "rows.json").write_text(tables.to_json(evaluation.rows()) + "\n", "utf-8")
+    with files.whole_folder(folder) as temporary:
+        tables.write(evaluation.frame(), temporary / "trials.parquet")
+        (temporary / "rows.json").write_text(json_text.rows_text(evaluation.rows()) + "\n", "utf-8")
         write_provenance(temporary, evaluation, configuration)
-
-
-@contextmanager
-def whole_folder(folder: str | Path) -> Iterator[Path]:
-    """A temporary folder to fill, beside ``folder``, which it becomes at the end or never.
-
-    Raises ValueError, one line, where the folder exists.
-    """
-    folder = refuse_existing(folder)
-    parent = folder.absolute().parent
-    parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=parent, prefix=f".{folder.name}."))
-    try:
-        yield temporary
-        temporary.chmod(0o755)
-        os.rename(temporary, folder)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
-
-
-def refuse_existing(folder: str | Path) -> Path:
-    """The path of a folder to be written; raises ValueError where something is there already, or
-    where nothing can be written.
-    """
-    folder = Path(folder)
-    if os.path.lexists(folder):  # a link that leads nowhere is in the way too
-        raise InputError(f"{folder}: exists already; name another folder")
-    str(folder.absolute()).encode()  # Parquet takes no other names: refused before any work
-    above = folder.absolute().parent
-    while not above.exists():
-        above = above.parent
-    if not above.is_dir():
-        raise InputError(f"{folder}: {above} is not a folder")
-    if not os.access(above, os.W_OK | os.X_OK):
-        raise InputError(f"{folder}: {above} cannot be written")
-    return folder
 
 
 # --- reading and comparing -----------------------------------------------------------------------
@@ -189,7 +112,7 @@ def load(folder: str | Path) -> Results:
     for name in ("provenance.json", "trials.parquet"):
         if not (folder / name).is_file():
             raise InputError(f"{folder}: expected a results folder, {name} is missing")
-    content = text.load_json(folder / "provenance.json", dict)
+    content = json_text.load(folder / "provenance.json", dict)
     schema = content.get("schema")
     if schema != SCHEMA:
         raise InputError(
@@ -206,7 +129,7 @@ def load(folder: str | Path) -> Results:
         raise InputError(
             f"{folder / 'provenance.json'}: fixtures: expected a sha256 and a horizon of each"
         )
-    trials = frames.read(folder / "trials.parquet")
+    trials = tables.read(folder / "trials.parquet")
     needed = {"fixture", "policy", "trial", "optimal_value", *WORST}
     if not needed <= set(trials.columns):
         raise InputError(
@@ -270,7 +193,7 @@ def compare(
     one of ``b``. ``policies`` restricts to some names. Raises ValueError where the folders
     cannot be compared, or no policy is left.
     """
-    inputs.one_of("metric", metric, WORST)
+    errors.one_of("metric", metric, WORST)
     reasons = obstacles(a, b)
     if reasons:
         raise InputError(f"{a.folder} and {b.folder}: {'; '.join(reasons)}")
@@ -294,7 +217,7 @@ def compare(
         raise InputError("policies: none left to compare")
     for row, p in zip(rows, holm([row["p"] for row in rows]), strict=True):
         row["p_corrected"] = p
-        row["verdict"] = tables.verdict(row)
+        row["verdict"] = verdict(row)
     return rows
 
 

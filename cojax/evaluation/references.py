@@ -22,11 +22,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from cojax import inputs
+from cojax import errors, inputs
 from cojax.envs import EnvParams
+from cojax.errors import InputError
 from cojax.evaluation import planning
 from cojax.evaluation.linearised import lqr_gain
-from cojax.inputs import InputError
 from cojax.system import Optimum
 
 Act = Callable[[Any, Optimum, jax.Array, jax.Array], jax.Array]
@@ -153,7 +153,7 @@ def parse_policy(text: str) -> Reference:
     Raises ValueError, one line, suggesting the nearest name.
     """
     name, colon, number = text.partition(":")
-    inputs.one_of("policy", name, NAMES)
+    errors.one_of("policy", name, NAMES)
     if name in _PLAIN:
         if colon:
             raise InputError(f"policy {text!r}: expected {name} alone, it takes no number")

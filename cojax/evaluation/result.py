@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cojax.errors import InputError
 from cojax.evaluation.intervals import interval_of_mean, interval_over_seeds
-from cojax.inputs import InputError
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,7 +11,7 @@ import numpy as np
 
 from cojax import precision
 from cojax.envs import EnvParams, num_instances, stack, unstack
-from cojax.inputs import InputError
+from cojax.errors import InputError
 
 
 class Subject(NamedTuple):

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from cojax.inputs import InputError
+from cojax.errors import InputError
 
 LADDER = tuple(10.0 ** (1.0 - 0.25 * k) for k in range(17))  # 10 … 10⁻³, four a decade
 

@@ -27,12 +27,12 @@ from jax import lax
 from cojax import inputs, streams
 from cojax.agents.critics import Agent
 from cojax.envs import ConverseEnv, EnvParams
+from cojax.errors import InputError
 from cojax.evaluation import trials
 from cojax.evaluation.members import check_action
 from cojax.evaluation.references import Reference, parse_policy
 from cojax.evaluation.rollout import discount
 from cojax.evaluation.subjects import gather_subjects, scope
-from cojax.inputs import InputError
 from cojax.policy import Policy
 
 GRADIENT_TRIALS = 64

@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from cojax import inputs
+from cojax import errors
 from cojax.agents.tuned import Profile, hyperparameters, tuned
-from cojax.fixtures import text
-from cojax.inputs import InputError
+from cojax.errors import InputError
+from cojax.io import files, yaml
 
 FOLDER = Path(__file__).parent  # of the experiments that are shipped
 Count = Annotated[int, Field(ge=1, strict=True)]
@@ -127,7 +127,7 @@ class Training(_Strict):
 
 def shipped_experiments() -> list[str]:
     """Names of the experiments in the package."""
-    return text.names(FOLDER)
+    return yaml.names(FOLDER)
 
 
 def load_experiment(
@@ -143,8 +143,8 @@ def load_experiment(
 
     Raises InputError, one line with file, field and what was expected, for anything unusable.
     """
-    path = text.find("experiment", path_or_name, FOLDER)
-    content = text.parse(text.read(path), path.name)
+    path = yaml.find("experiment", path_or_name, FOLDER)
+    content = yaml.parse(files.read(path), path.name)
     content = _scaled(content, scale, path.name)
     if profile is not None:
         content["profile"] = profile
@@ -161,7 +161,7 @@ def _scaled(content: dict[str, Any], scale: str | None, where: str) -> dict[str,
     if not isinstance(scales, dict) or not all(isinstance(v, dict) for v in scales.values()):
         raise InputError(f"{where}: scales: expected a mapping of fields for each name")
     scale = "small" if scale is None else scale
-    inputs.one_of(f"{where}: scale", scale, scales)
+    errors.one_of(f"{where}: scale", scale, scales)
     return {**content, **scales[scale], "scale": scale}
 
 
@@ -170,7 +170,7 @@ def load_training(path: str | Path) -> Training:
     path = Path(path)
     if not path.exists():
         raise InputError(f"{path}: no such file")
-    return training(text.parse(text.read(path), path.name), path.name)
+    return training(yaml.parse(files.read(path), path.name), path.name)
 
 
 def training(content: dict[str, Any], where: str) -> Training:
@@ -185,7 +185,7 @@ def _validate(model: type[Model], content: dict[str, Any], where: str) -> Model:
     try:
         return model.model_validate(content)
     except ValidationError as error:
-        raise InputError(f"{where}: {inputs.first_problem(error, _fields(model))}") from None
+        raise InputError(f"{where}: {errors.first_problem(error, _fields(model))}") from None
 
 
 def _fields(model: type[BaseModel]) -> list[str]:

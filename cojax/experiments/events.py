@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cojax.inputs import InputError
+from cojax.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd

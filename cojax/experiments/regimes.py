@@ -6,11 +6,11 @@ import dataclasses
 
 import numpy as np
 
-from cojax import initial, inputs, streams
+from cojax import errors, initial, inputs, streams
 from cojax.envs import EnvParams
+from cojax.errors import InputError
 from cojax.experiments.config import Experiment
 from cojax.fixtures import Fixture, load_fixture
-from cojax.inputs import InputError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +47,7 @@ def systems(experiment: Experiment) -> list[System]:
             for fixture in fixtures
             for seed in experiment.initial_seeds or [fixture.seeds.initial_states]
         ]
-    inputs.distinct("fixtures", (system.id for system in found))
+    errors.distinct("fixtures", (system.id for system in found))
     return found
 
 

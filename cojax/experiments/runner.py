@@ -10,18 +10,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cojax import inputs
+from cojax import errors
 from cojax.agents import load_policy, prepare, save_policy
 from cojax.agents.training import check
 from cojax.envs import CommonStreams, ConverseEnv
-from cojax.evaluation import Evaluation, evaluate, frames, provenance, tables
+from cojax.evaluation import Evaluation, evaluate, provenance
 from cojax.evaluation.checkpoints import policy_from_text
 from cojax.evaluation.evaluator import group_by_shape
 from cojax.evaluation.result import METRICS
 from cojax.experiments.config import Algorithm, Experiment, load_experiment
-from cojax.experiments.progress import names, stage
 from cojax.experiments.regimes import System, systems
-from cojax.experiments.sittings import (
+from cojax.experiments.training import arguments
+from cojax.families import FAMILIES
+from cojax.fixtures.store import save_fixture
+from cojax.io import files, json_text, tables, yaml
+from cojax.io.progress import names, stage
+from cojax.io.resume import (
     begun,
     check_part,
     claim,
@@ -30,10 +34,6 @@ from cojax.experiments.sittings import (
     settle,
     unfinished,
 )
-from cojax.experiments.training import arguments
-from cojax.families import FAMILIES
-from cojax.fixtures import text
-from cojax.fixtures.store import save_fixture
 from cojax.policy import Policy
 
 if TYPE_CHECKING:
@@ -81,21 +81,21 @@ def run_experiment(experiment: Experiment, folder: str | Path, *, resume: bool =
     Raises InputError, one line, where the folder exists or something named in the experiment
     does not, and for the state of other work.
     """
-    folder = provenance.refuse_existing(folder)
+    folder = files.refuse_existing(folder)
     everything = systems(experiment)
     families = {system.fixture.family for system in everything}
     for algorithm in experiment.algorithms:
-        families |= {inputs.one_of("families", name, FAMILIES) for name in algorithm.families}
+        families |= {errors.one_of("families", name, FAMILIES) for name in algorithm.families}
         for family in sorted(families):
             check(algorithm.name, experiment.on(algorithm, family))
     for name in experiment.evaluation.policies:
         policy_from_text(name)
     fresh = not begun(unfinished(folder))
     with claim(folder, _content(experiment), resume, _read_content) as state:
-        settle(state, [system.fixture for system in everything])
+        settle(state, {system.fixture.id: system.fixture.sha256 for system in everything})
         try:
             outcome = _run(experiment, everything, folder, state)
-        except inputs.InputError:
+        except errors.InputError:
             if fresh and not list(state.glob("*-*")):  # nothing was trained
                 shutil.rmtree(state, ignore_errors=True)
             raise
@@ -125,7 +125,7 @@ def _run(experiment: Experiment, everything: list[System], folder: Path, state: 
                 _train(experiment, algorithm, members, state, name)
             check_part(state, name)
             trained[name] = load_policy(state / name / "policy.npz")
-            curves.append(frames.read(state / name / "curves.parquet"))
+            curves.append(tables.read(state / name / "curves.parquet"))
         learners = [trained[f"{a.name}-{number}"] for a in experiment.algorithms]
         result = _evaluate(experiment, members, [*policies, *learners])
         for row in result.rows():
@@ -169,7 +169,7 @@ def _train(
         run = job.run(progress, STATE_SECONDS)
         with part(state, name) as folder:
             save_policy(folder / "policy.npz", run.policy)
-            frames.write(_curve_frame(run, algorithm.name, members), folder / "curves.parquet")
+            tables.write(_curve_frame(run, algorithm.name, members), folder / "curves.parquet")
         shutil.rmtree(sitting)
 
 
@@ -218,11 +218,11 @@ def _write(outcome: Outcome, state: Path) -> None:
 
     content = _content(outcome.experiment)
     with part(state, "results") as folder:
-        text.write_whole(folder / "config.yaml", text.dump(content))
-        frames.write(flat_rows(outcome.rows), folder / "rows.parquet")
-        frames.write(outcome.trials, folder / "trials.parquet")
-        frames.write(outcome.curves, folder / "curves.parquet")
-        (folder / "rows.json").write_text(tables.to_json(outcome.rows) + "\n", "utf-8")
+        files.write_whole(folder / "config.yaml", yaml.dump(content))
+        tables.write(flat_rows(outcome.rows), folder / "rows.parquet")
+        tables.write(outcome.trials, folder / "trials.parquet")
+        tables.write(outcome.curves, folder / "curves.parquet")
+        (folder / "rows.json").write_text(json_text.rows_text(outcome.rows) + "\n", "utf-8")
         provenance.write_provenance(folder, outcome.evaluations, content)
         for name in ("policies", "fixtures"):
             (folder / name).mkdir()

@@ -11,22 +11,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cojax import inputs, streams
+from cojax import errors, streams
 from cojax.agents import prepare, save_policy
 from cojax.agents.memory import size_text
 from cojax.agents.run import Run
 from cojax.agents.training import Job, check
 from cojax.envs import EnvParams, stack
-from cojax.evaluation import frames, provenance
+from cojax.errors import InputError
+from cojax.evaluation import provenance
 from cojax.evaluation.during_training import RelativeGap
 from cojax.evaluation.evaluator import group_by_shape
 from cojax.experiments import events
 from cojax.experiments.config import Experiment, Training, load_training
-from cojax.experiments.progress import Report, names, stage
-from cojax.experiments.sittings import begun, claim, finish, part, settle, unfinished
 from cojax.families import FAMILIES
-from cojax.fixtures import Fixture, load_fixture, text
-from cojax.inputs import InputError
+from cojax.fixtures import Fixture, load_fixture
+from cojax.io import files, json_text, tables, yaml
+from cojax.io.progress import Report, names, stage
+from cojax.io.resume import begun, claim, finish, part, settle, unfinished
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -79,11 +80,11 @@ def run_training(
     Raises InputError, one line, where the folder exists, where something named in the training
     does not, and for the interrupted state of other work.
     """
-    folder = provenance.refuse_existing(folder)
+    folder = files.refuse_existing(folder)
     if tensorboard:
         events.require()
     for family in config.algorithm.families:
-        inputs.one_of("families", family, FAMILIES)
+        errors.one_of("families", family, FAMILIES)
     check(config.algorithm.name, config.algorithm.hyperparameters)
     fixtures = [load_fixture(name) for name in config.fixtures]
     config = config.resolved(fixture.family for fixture in fixtures)
@@ -94,7 +95,7 @@ def run_training(
     members = [[fixtures[i] for i in indices] for indices in groups]
     runs = []
     with claim(folder, _content(config), resume, lambda file: _content(load_training(file))) as at:
-        settle(at, fixtures)
+        settle(at, {fixture.id: fixture.sha256 for fixture in fixtures})
         try:
             for number, group in enumerate(members):
                 runs.append(_train(config, group, at / str(number), tensorboard, memory_limit))
@@ -264,13 +265,11 @@ def _write(
     tensorboard: bool,
 ) -> None:
     """Everything into the folder, which appears whole or not at all."""
-    from cojax.evaluation import tables
-
     content = _content(config)
     with part(state, "results") as folder:
-        text.write_whole(folder / "config.yaml", text.dump(content))
-        frames.write(trained.curves, folder / "curves.parquet")
-        (folder / "rows.json").write_text(tables.to_json(trained.rows) + "\n", "utf-8")
+        files.write_whole(folder / "config.yaml", yaml.dump(content))
+        tables.write(trained.curves, folder / "curves.parquet")
+        (folder / "rows.json").write_text(json_text.rows_text(trained.rows) + "\n", "utf-8")
         (folder / "policies").mkdir()
         populations = []
         for number, (run, group) in enumerate(zip(trained.runs, groups, strict=True)):
@@ -285,7 +284,7 @@ def _write(
             **provenance.surroundings(),
             "configuration": content,
         }
-        (folder / "provenance.json").write_text(tables.configuration_json(about), "utf-8")
+        (folder / "provenance.json").write_text(json_text.configuration_text(about), "utf-8")
         if tensorboard:
             events.write_curves(folder / "tensorboard", trained.curves)
     finish(state, "results", trained.folder)

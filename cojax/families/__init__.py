@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import Any
 
 from cojax import plugins
+from cojax.errors import InputError
 from cojax.families.arm import ConverseArm
 from cojax.families.double_integrator import DoubleIntegrator
 from cojax.families.manipulator import Manipulator
 from cojax.families.nvdex import NVDEx
 from cojax.families.point_mass import PointMass
 from cojax.families.unicycle import Unicycle
-from cojax.inputs import InputError
 from cojax.quadratic import Geometry
 
 FAMILIES: dict[str, Any] = {

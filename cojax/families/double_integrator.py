@@ -15,8 +15,8 @@ import scipy.linalg
 from flax import struct
 
 from cojax import inputs, linalg, quadratic
+from cojax.errors import InputError
 from cojax.initial import InitialLaw, Normal
-from cojax.inputs import InputError
 from cojax.linalg import rotate
 
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from cojax import inputs, linalg, quadratic
+from cojax import errors, inputs, linalg, quadratic
 from cojax.initial import InitialLaw, Ring
 from cojax.linalg import rotate
 
@@ -166,7 +166,7 @@ class NVDEx(quadratic.Geometry):
         K, r_v = inputs.whole("K", K, 1), inputs.whole("r_v", r_v, 1)
         r_omega = inputs.whole("r_omega", r_omega, 1)
         tau = inputs.number("tau", tau, 0.0, low_open=True)
-        defaults = PRESETS[inputs.one_of("preset", preset, PRESETS)]
+        defaults = PRESETS[errors.one_of("preset", preset, PRESETS)]
         knobs = {
             "alpha": defaults.alpha if alpha is None else alpha,
             "kappa": defaults.kappa if kappa is None else kappa,
@@ -182,7 +182,7 @@ class NVDEx(quadratic.Geometry):
             sigma_v, sigma_w = [defaults.sigma_v] * r_v, [defaults.sigma_w] * r_omega
             Sigma = np.tile(np.r_[[defaults.sigma_pose] * 3, sigma_v, sigma_w], K)
         if Q is not None and rho_target is not None:
-            raise inputs.InputError(
+            raise errors.InputError(
                 "rho_target: expected none where Q is given, since it chooses Q"
             )
         if Q is None:
@@ -232,6 +232,6 @@ def tune_spectral_radius(
         if base > 1.01 * target:
             return R, 1.0 - (target / base) ** 2
         R = 0.6 * R
-    raise inputs.InputError(
+    raise errors.InputError(
         f"rho_target: no scale of R reaches {target:g}; expected a smaller radius"
     )

@@ -18,13 +18,13 @@ import numpy as np
 from jax import lax
 
 from cojax import inputs, streams
+from cojax.errors import InputError
 from cojax.evaluation import trials
 from cojax.evaluation.checkpoints import policy_from_text
 from cojax.evaluation.members import check_action
 from cojax.evaluation.references import ORACLE, ZERO, Reference
 from cojax.evaluation.subjects import gather_subjects, scope
 from cojax.evaluation.truth import members
-from cojax.inputs import InputError
 from cojax.policy import Policy
 from cojax.report.animation_files import SUFFIXES, gif, mp4, strip
 from cojax.report.drawing import TRAIL, drawing, round_up

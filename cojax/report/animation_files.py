@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cojax.fixtures.text import write_whole
-from cojax.inputs import InputError
+from cojax.errors import InputError
+from cojax.io import files
 from cojax.report.drawing import TRAIL, Drawing, action_scale, drawing, round_up
 from cojax.report.style import COLOURS, GREY, GRID
 
@@ -259,5 +259,5 @@ def _values(axis: Any, animation: Animation, moments: np.ndarray) -> None:
 def _written(data: bytes, path: Path | None) -> Any:
     if path is None:
         return data
-    write_whole(path, data)
+    files.write_whole(path, data)
     return path

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cojax.fixtures.text import write_whole
-from cojax.inputs import InputError
+from cojax.errors import InputError
+from cojax.io import files
 from cojax.report.style import COLOURS, GREY, METADATA
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def truth_figure(readings: Sequence[Truth], path: str | Path) -> None:
     path = path if path.suffix else path.with_suffix(".png")
     buffer = io.BytesIO()
     figure.savefig(buffer, format=path.suffix[1:], dpi=160)
-    write_whole(path, buffer.getvalue())
+    files.write_whole(path, buffer.getvalue())
 
 
 def _drawable(values: Sequence[float]) -> np.ndarray:

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cojax import __version__
-from cojax.evaluation import frames, provenance
-from cojax.evaluation.tables import number
-from cojax.fixtures.text import dump, load_json, write_whole
-from cojax.inputs import InputError
+from cojax.errors import InputError
+from cojax.evaluation import provenance
+from cojax.io import files, json_text, tables, yaml
 from cojax.report.page_charts import curve_charts, forest
 from cojax.report.page_parts import cards, result_rows, summary
+from cojax.report.printing import number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,7 +49,7 @@ def write_report(folder: str | Path, out: str | Path | None = None) -> Path:
         raise InputError(f"{out}: expected the name of a file in a folder that exists")
     page = render(gather(folder))
     out = folder / "report.html" if out is None else Path(out)
-    write_whole(out, page)
+    files.write_whole(out, page)
     return out
 
 
@@ -81,7 +81,7 @@ def gather(folder: Path) -> dict[str, Any]:
         "cards": cards(folder, about["fixtures"]),
         "first": FIRST,
         "facts": _facts(about),
-        "configuration": dump(_plain(configuration)) if configuration else "",
+        "configuration": yaml.dump(_plain(configuration)) if configuration else "",
         "again": again,
         "version": __version__,
     }
@@ -90,7 +90,7 @@ def gather(folder: Path) -> dict[str, Any]:
 def _rows(file: Path) -> list[dict[str, Any]]:
     if not file.is_file():
         raise InputError(f"{file.parent}: expected a results folder, {file.name} is missing")
-    rows = load_json(file, list)
+    rows = json_text.load(file, list)
     if not rows or not all(isinstance(row, dict) for row in rows):
         raise InputError(f"{file}: expected a list of rows, at least one")
     for k, row in enumerate(rows):
@@ -108,7 +108,7 @@ def _curves(folder: Path) -> pd.DataFrame | None:
         if (folder / "config.yaml").is_file():
             raise InputError(f"{folder}: expected a results folder, {file.name} is missing")
         return None
-    curves = frames.read(file)
+    curves = tables.read(file)
     needed = {"fixture", "algorithm", "seed", "timesteps", "relative_suboptimality"}
     if not needed <= set(curves.columns):
         raise InputError(f"{file}: column {min(needed - set(curves.columns))} is missing")
@@ -120,7 +120,7 @@ def _index(folder: Path) -> dict[str, dict[str, Any]]:
     file = folder / "index.json"
     if not file.is_file():
         return {}
-    content = load_json(file, dict)
+    content = json_text.load(file, dict)
     if not all(isinstance(v, dict) for v in content.values()):
         raise InputError(f"{file}: expected a mapping from names to title, caption and command")
     return content

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cojax.evaluation.tables import number
+from cojax.report.printing import number
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -14,10 +14,10 @@ from cojax.evaluation.aggregates import aggregate
 from cojax.evaluation.provenance import Results
 from cojax.evaluation.references import NAMES
 from cojax.evaluation.result import WORST
-from cojax.evaluation.tables import number, with_interval
 from cojax.fixtures import load_fixture, shipped
 from cojax.fixtures.difficulty import tier
 from cojax.fixtures.fixture import Fixture
+from cojax.report.printing import number, with_interval
 
 if TYPE_CHECKING:
     import pandas as pd

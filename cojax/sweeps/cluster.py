@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from cojax.inputs import InputError
+from cojax.errors import InputError
 
 if TYPE_CHECKING:
     from cojax.sweeps.config import Sweep

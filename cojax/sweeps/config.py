@@ -7,11 +7,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from cojax import inputs
+from cojax import errors
 from cojax.agents.training import lookup
 from cojax.agents.tuned import tuned
-from cojax.fixtures import text
-from cojax.inputs import InputError
+from cojax.errors import InputError
+from cojax.io import files, yaml
 from cojax.sweeps.space import Parameter, check, draw
 from cojax.sweeps.studies import studies
 
@@ -148,7 +148,7 @@ class Sweep(_Strict):
 
 def shipped_sweeps() -> list[str]:
     """Names of the sweeps in the package."""
-    return text.names(FOLDER)
+    return yaml.names(FOLDER)
 
 
 def load_sweep(path_or_name: str | Path) -> Sweep:
@@ -156,8 +156,8 @@ def load_sweep(path_or_name: str | Path) -> Sweep:
 
     Raises InputError, one line with file, field and what was expected, for anything unusable.
     """
-    path = text.find("sweep", path_or_name, FOLDER)
-    return sweep(text.parse(text.read(path), path.name), path.name)
+    path = yaml.find("sweep", path_or_name, FOLDER)
+    return sweep(yaml.parse(files.read(path), path.name), path.name)
 
 
 def sweep(content: dict[str, Any], where: str = "sweep") -> Sweep:
@@ -168,7 +168,7 @@ def sweep(content: dict[str, Any], where: str = "sweep") -> Sweep:
     try:
         found = Sweep.model_validate(content)
     except ValidationError as error:
-        raise InputError(f"{where}: {inputs.first_problem(error, _fields())}") from None
+        raise InputError(f"{where}: {errors.first_problem(error, _fields())}") from None
     try:
         _check(found)
     except InputError as error:

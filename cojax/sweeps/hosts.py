@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from cojax.inputs import InputError
+from cojax.errors import InputError
 
 if TYPE_CHECKING:
     from cojax.fixtures import Fixture

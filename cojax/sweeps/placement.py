@@ -17,8 +17,8 @@ import numpy as np
 from cojax.agents import intervals, memory
 from cojax.agents.algorithm import learning
 from cojax.agents.layout import Layout
-from cojax.experiments.progress import Report
-from cojax.inputs import InputError
+from cojax.errors import InputError
+from cojax.io.progress import Report
 from cojax.sweeps.config import Sweep
 from cojax.sweeps.cores import POOL, cores, pool, usable
 from cojax.sweeps.engine import curve_measure

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from cojax.inputs import InputError
+from cojax.errors import InputError
 from cojax.sweeps.config import Search
 from cojax.sweeps.space import Parameter, Setting, active, ordered
 

@@ -11,14 +11,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cojax import inputs
-from cojax.evaluation import frames, provenance, tables
-from cojax.experiments import locks
-from cojax.experiments.progress import Report, stage
-from cojax.experiments.sittings import check_part, claim, finish, part, settle, unfinished
-from cojax.fixtures import Fixture, generate, load_fixture, text
+from cojax import errors
+from cojax.errors import InputError
+from cojax.evaluation import provenance
+from cojax.fixtures import Fixture, generate, load_fixture
 from cojax.fixtures.store import save_fixture
-from cojax.inputs import InputError
+from cojax.io import files, json_text, locks, tables, yaml
+from cojax.io.progress import Report, stage
+from cojax.io.resume import check_part, claim, finish, part, settle, unfinished
 from cojax.sweeps import engine
 from cojax.sweeps.config import Sweep, load_sweep
 from cojax.sweeps.engine import Result, Told
@@ -104,11 +104,11 @@ def run_sweep(
     Raises InputError, one line, where the folder exists, for the state of other work, and where
     another process is at it.
     """
-    folder = provenance.refuse_existing(folder)
+    folder = files.refuse_existing(folder)
     with claim(folder, config.content(), resume, lambda file: load_sweep(file).content()) as state:
         try:
             fixtures = _fixtures(config, state)
-            settle(state, fixtures)
+            settle(state, {fixture.id: fixture.sha256 for fixture in fixtures})
             trials = None
             trained = config
             if config.search is not None:
@@ -147,7 +147,7 @@ def _fixtures(config: Sweep, state: Path) -> list[Fixture]:
     if made.exists():
         check_part(state, "generated")
         fixtures += [load_fixture(file) for file in sorted(made.glob("*.yaml"))]
-    inputs.distinct("fixtures", (fixture.id for fixture in fixtures))
+    errors.distinct("fixtures", (fixture.id for fixture in fixtures))
     return fixtures
 
 
@@ -270,11 +270,11 @@ def write(
     members, curves = store.read(MEMBERS), store.read(CURVES)
     rows = rows_of(everything, members, 0.9)
     with part(store.folder, "results") as new:
-        text.write_whole(new / "config.yaml", text.dump(config.content()))
-        frames.write(members, new / MEMBERS)
-        frames.write(curves, new / CURVES)
-        frames.write(flat_rows(rows), new / "rows.parquet")
-        (new / "rows.json").write_text(tables.to_json(rows) + "\n", "utf-8")
+        files.write_whole(new / "config.yaml", yaml.dump(config.content()))
+        tables.write(members, new / MEMBERS)
+        tables.write(curves, new / CURVES)
+        tables.write(flat_rows(rows), new / "rows.parquet")
+        (new / "rows.json").write_text(json_text.rows_text(rows) + "\n", "utf-8")
         (new / "fixtures").mkdir()
         for fixture in fixtures:
             save_fixture(fixture, new / "fixtures" / f"{fixture.id}.yaml")
@@ -284,7 +284,7 @@ def write(
                 source = store.chunks / chunk.name / POLICIES
                 shutil.copyfile(source, new / "policies" / f"{chunk.name}.npz")
         if trials is not None:
-            frames.write(trials, new / "trials.parquet")
+            tables.write(trials, new / "trials.parquet")
             for file in (store.folder / "search").glob("*/importance.json"):
                 shutil.copyfile(file, new / f"importance-{file.parent.name}.json")
             if (store.folder / DATABASE).exists():
@@ -299,7 +299,7 @@ def write(
             "execution": config.execution.model_dump(mode="json"),
             **about,
         }
-        (new / "provenance.json").write_text(tables.configuration_json(facts), "utf-8")
+        (new / "provenance.json").write_text(json_text.configuration_text(facts), "utf-8")
     finish(store.folder, "results", folder)
     return Swept(rows, members, curves, folder)
 
@@ -308,7 +308,7 @@ def found_in(folder: str | Path) -> dict[str, Any]:
     """Where a sweep stands, running, interrupted or finished; InputError where there is none."""
     folder = Path(folder)
     if (folder / MEMBERS).exists():
-        members = len(frames.read(folder / MEMBERS, ["seed"]))
+        members = len(tables.read(folder / MEMBERS, ["seed"]))
         return {"folder": str(folder), "state": "finished", "members": members, "done": members}
     state = unfinished(folder)
     if not (state / "config.yaml").exists():

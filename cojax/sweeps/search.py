@@ -21,10 +21,11 @@ from cojax.agents.intervals import Members, Plan
 from cojax.agents.layout import Layout
 from cojax.agents.population import initialize
 from cojax.agents.training import lookup
+from cojax.errors import InputError
 from cojax.evaluation.evaluator import group_by_shape
-from cojax.experiments.progress import Report, stage
-from cojax.fixtures import Fixture, text
-from cojax.inputs import InputError
+from cojax.fixtures import Fixture
+from cojax.io import files, json_text
+from cojax.io.progress import Report, stage
 from cojax.sweeps.config import Sweep
 from cojax.sweeps.engine import final_measure
 from cojax.sweeps.groups import Group, group
@@ -61,7 +62,7 @@ def run_searches(config: Sweep, fixtures: Sequence[Fixture], state: Path) -> pd.
             proposer = _run(config, study, fixtures, state / "search" / study.name, kept, report)
         frames.append(_frame(study, proposer))
         shares = json.dumps(importances(proposer))
-        text.write_whole(state / "search" / study.name / "importance.json", shares)
+        files.write_whole(state / "search" / study.name / "importance.json", shares)
     trials = pd.concat(frames, ignore_index=True)
     return trials.assign(trial=np.arange(len(trials)))
 
@@ -171,7 +172,7 @@ def _run(
     while proposer.running:
         bounds = population.call()
         calls += 1
-        text.write_whole(folder / f"call-{calls:06d}.json", json.dumps(bounds))
+        files.write_whole(folder / f"call-{calls:06d}.json", json.dumps(bounds))
         replaced = proposer.feed(bounds)
         population.replace(replaced, proposer)
         now = time.perf_counter()
@@ -187,13 +188,13 @@ def _run(
             told += f", lowest bound {10 ** min(complete):.3g} V*"
         report(min(1.0, float(proposer.spent) / total), told)
     storage.keep(proposer)
-    text.write_whole(folder / FINISHED, "")
+    files.write_whole(folder / FINISHED, "")
     return proposer
 
 
 def _calls(folder: Path) -> list[list[float]]:
     files = sorted(folder.glob("call-*.json"))
-    return [text.load_json(file, list) for file in files]
+    return [json_text.load(file, list) for file in files]
 
 
 def _last_state(folder: Path) -> int:

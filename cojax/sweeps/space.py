@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from scipy.stats import qmc
 
 from cojax.agents.algorithm import Algorithm, checked
-from cojax.inputs import InputError, nearest
+from cojax.errors import InputError, nearest
 
 Value: TypeAlias = bool | int | float | str | tuple[int, ...]
 Setting: TypeAlias = dict[str, Any]

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cojax.agents import save_policy
-from cojax.evaluation import frames
-from cojax.experiments.sittings import check_part, part
-from cojax.fixtures import text
-from cojax.inputs import InputError
+from cojax.errors import InputError
+from cojax.io import files, json_text, tables
+from cojax.io.resume import check_part, part
 from cojax.sweeps.engine import Result
 from cojax.sweeps.groups import Chunk, Group
 
@@ -56,8 +55,8 @@ class Store:
         """Add a chunk."""
         self.chunks.mkdir(exist_ok=True)
         with part(self.chunks, result.chunk.name) as folder:
-            frames.write(member_frame(group, result), folder / MEMBERS)
-            frames.write(curve_frame(group, result), folder / CURVES)
+            tables.write(member_frame(group, result), folder / MEMBERS)
+            tables.write(curve_frame(group, result), folder / CURVES)
             if policies:
                 save_policy(folder / POLICIES, result.policy)
 
@@ -66,7 +65,7 @@ class Store:
         import pandas as pd
 
         return pd.concat(
-            [frames.read(self.chunks / chunk.name / name) for chunk in self.done()],
+            [tables.read(self.chunks / chunk.name / name) for chunk in self.done()],
             ignore_index=True,
         )
 
@@ -79,20 +78,20 @@ class Store:
         """A decision that later sittings keep: the one that was noted, or ``value``, now noted."""
         file = self.folder / f"{name}.json"
         if file.exists():
-            return text.load_json(file)
+            return json_text.load(file)
         if value is not None:
-            text.write_whole(file, json.dumps(value) + "\n")
+            files.write_whole(file, json.dumps(value) + "\n")
         return value
 
     def note(self, **about: Any) -> None:
         """Leave a line for ``cojax sweep status``: where the work stands now."""
         about |= {"pid": os.getpid(), "time": time.time()}
-        text.write_whole(self.folder / STATUS, json.dumps(about))
+        files.write_whole(self.folder / STATUS, json.dumps(about))
 
     def noted(self) -> dict[str, Any]:
         """What was noted last; {} for nothing."""
         file = self.folder / STATUS
-        return text.load_json(file, dict) if file.exists() else {}
+        return json_text.load(file, dict) if file.exists() else {}
 
 
 def _labels(group: Group, chunk: Chunk) -> dict[str, np.ndarray]:

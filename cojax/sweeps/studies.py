@@ -7,7 +7,7 @@ import itertools
 from typing import TYPE_CHECKING
 
 from cojax.agents.training import lookup
-from cojax.inputs import InputError
+from cojax.errors import InputError
 from cojax.sweeps.space import Setting, Space
 
 if TYPE_CHECKING:

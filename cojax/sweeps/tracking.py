@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from cojax.errors import InputError
 from cojax.experiments import events
-from cojax.inputs import InputError
 from cojax.sweeps.config import Sweep
 
 if TYPE_CHECKING:

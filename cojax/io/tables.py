@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cojax import inputs
-from cojax.inputs import InputError
+from cojax import errors
+from cojax.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,4 +31,4 @@ def read(file: Path, columns: Sequence[str] | None = None) -> pd.DataFrame:
     except FileNotFoundError:
         raise InputError(f"{file}: no such file") from None
     except Exception as error:  # what a damaged header makes of a reader is not to be foreseen
-        raise InputError(f"{file}: damaged: {inputs.one_line(error)}") from None
+        raise InputError(f"{file}: damaged: {errors.one_line(error)}") from None

@@ -6,16 +6,14 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from cojax import __version__
-from cojax.agents.checkpoint import digest_of_files
-from cojax.evaluation.provenance import refuse_existing
-from cojax.experiments import locks
-from cojax.fixtures import Fixture, text
-from cojax.inputs import InputError
+from cojax.errors import InputError
+from cojax.io import files, json_text, locks, yaml
+from cojax.io.files import digest_of_files, refuse_existing
 
 
 def unfinished(folder: str | Path) -> Path:
@@ -48,7 +46,7 @@ def claim(
         with locks.held(state):
             refuse_existing(folder)  # another process may have finished it meanwhile
             if not begun(state):
-                text.write_whole(state / "config.yaml", text.dump(content))
+                files.write_whole(state / "config.yaml", yaml.dump(content))
             elif not resume:
                 raise InputError(
                     f"{state}: holds interrupted work; --resume it, or name another folder"
@@ -71,7 +69,7 @@ def _same_work(
 ) -> None:
     file = state / "config.yaml"
     if not file.exists():  # stopped before its first word
-        text.write_whole(file, text.dump(content))
+        files.write_whole(file, yaml.dump(content))
     for name, theirs in read(file).items():
         if content.get(name) != theirs:
             raise InputError(
@@ -79,18 +77,18 @@ def _same_work(
             )
 
 
-def settle(state: Path, fixtures: Iterable[Fixture]) -> None:
+def settle(state: Path, fixtures: Mapping[str, str]) -> None:
     """Note what the work in a state is made of; in later sittings, hold it to that.
 
-    Raises InputError, one line, for another version of cojax, or a fixture of other content: one
-    folder would mix their results.
+    ``fixtures`` are the SHA-256 of their content, by name. Raises InputError, one line, for another
+    version of cojax, or a fixture of other content: one folder would mix their results.
     """
-    now = {f"fixture {fixture.id}": fixture.sha256 for fixture in fixtures}
+    now = {f"fixture {name}": sha256 for name, sha256 in fixtures.items()}
     now["version of cojax"] = __version__
     file = state / "made_of.json"
     if not file.exists():
-        text.write_whole(file, json.dumps(now, indent=2) + "\n")
-    before = text.load_json(file, dict)
+        files.write_whole(file, json.dumps(now, indent=2) + "\n")
+    before = json_text.load(file, dict)
     for name in {**before, **now}:
         if before.get(name) != now.get(name):
             raise InputError(

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from cojax.evaluation.crossed import FEW
-from cojax.fixtures import text as yaml
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,28 +18,6 @@ SHOWN = {
 }
 
 NARROWEST = 60
-
-
-def to_json(rows: Sequence[dict[str, Any]]) -> str:
-    """Rows as strict JSON: numbers that are not finite become null, and among hyperparameters the
-    words of YAML, ".inf".
-    """
-    return json.dumps([_finite(row) for row in rows], indent=2, allow_nan=False)
-
-
-def configuration_json(content: dict[str, Any]) -> str:
-    """What was configured as strict JSON: numbers that are not finite become words of YAML."""
-    return json.dumps(_finite(content, words=True), indent=2, allow_nan=False) + "\n"
-
-
-def _finite(value: Any, words: bool = False) -> Any:
-    if isinstance(value, dict):
-        return {n: _finite(entry, words or n == "hyperparameters") for n, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(entry, words) for entry in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return yaml.number(value) if words else None
-    return value
 
 
 def number(value: float) -> str:
@@ -125,16 +101,6 @@ def _shown(row: dict[str, Any], metric: str) -> str:
     if row["failures"]:
         text += f" (completed: {with_interval(row[f'{metric}_completed'], floor)})"
     return text
-
-
-def verdict(row: dict[str, Any], level: float = 0.05) -> str:
-    """What a comparison says: first or second better, no difference, or within the floor."""
-    difference = row["difference"]["mean"]
-    if abs(difference) <= row["floor"]:
-        return "≤ floor"
-    if not row["p_corrected"] <= level or math.isnan(difference):
-        return "no difference"
-    return "first better" if difference < 0 else "second better"
 
 
 def print_comparison(rows: Sequence[dict[str, Any]], first: str, second: str) -> None:

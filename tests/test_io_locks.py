@@ -12,9 +12,9 @@ import sys
 
 import pytest
 
-from cojax.experiments import locks, sittings
-from cojax.experiments.sittings import claim, unfinished
-from cojax.inputs import InputError
+from cojax.errors import InputError
+from cojax.io import files, locks
+from cojax.io.resume import claim, finish, part, unfinished
 
 CONTENT = {"a": 1}
 HOLD = """
@@ -24,7 +24,7 @@ if {number}:
     def none(file, operation):
         raise OSError({number}, "no locks")
     fcntl.flock = none
-from cojax.experiments import locks
+from cojax.io import files, locks
 with locks.held(Path({folder!r})):
     print("held", flush=True)
     sys.stdin.read()
@@ -61,7 +61,7 @@ def test_two_cannot_work_at_once_and_one_after_the_other_can(number, tmp_path):
         pass
     with _claim(folder, resume=True) as state:
         (state / "results").mkdir()
-        sittings.finish(state, "results", folder)
+        finish(state, "results", folder)
     assert os.listdir(tmp_path) == ["out"]
 
 
@@ -123,18 +123,18 @@ def test_work_that_was_finished_meanwhile_is_left_alone(tmp_path):
         (state / "results").mkdir()
         (tmp_path / "other").mkdir()
         with pytest.raises(InputError, match="exists already"):
-            sittings.finish(state, "results", tmp_path / "other")
+            finish(state, "results", tmp_path / "other")
     assert (unfinished(tmp_path / "other") / "results").is_dir()
 
 
 def test_killed_between_the_last_two_renames(tmp_path):
     folder = tmp_path / "out"
-    with _claim(folder) as state, sittings.part(state, "results") as new:
+    with _claim(folder) as state, part(state, "results") as new:
         (new / "rows.json").write_text("old", "utf-8")
     with _claim(folder, resume=True) as state:
-        with sittings.part(state, "results") as new:
+        with part(state, "results") as new:
             (new / "rows.json").write_text("new", "utf-8")
-        sittings.finish(state, "results", folder)
+        finish(state, "results", folder)
     assert (folder / "rows.json").read_text("utf-8") == "new"
 
 
@@ -152,7 +152,7 @@ def test_a_folder_that_cannot_be_is_refused_before_any_work(tmp_path, monkeypatc
     (tmp_path / "file").touch()
     for name, words in (("link", "exists already"), ("file/out", "file is not a folder")):
         with pytest.raises(InputError, match=words):
-            sittings.refuse_existing(tmp_path / name)
+            files.refuse_existing(tmp_path / name)
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     with pytest.raises(InputError, match=re.escape(f"{tmp_path} cannot be written")):
-        sittings.refuse_existing(tmp_path / "a" / "b")
+        files.refuse_existing(tmp_path / "a" / "b")

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from cojax.inputs import InputError
+from cojax.errors import InputError
 
 LOCK, OWNER = "lock", "owner.json"
 NAMES = (LOCK, OWNER)
