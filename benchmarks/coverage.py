@@ -17,7 +17,7 @@ from scipy import stats
 
 from cojax.evaluation import aggregate, performance_profile, probability_of_improvement
 from cojax.evaluation.intervals import difference, interval_over_seeds
-from cojax.sweeps.rows import upper_bound
+from cojax.sweeps.rows import log_gap_upper_bound
 
 LAWS = {"normal": 0.0, "lognormal 0.5": 0.5, "lognormal 1": 1.0}
 PAIRS = (
@@ -76,7 +76,7 @@ def means(law, repeats):
             hits += low <= 0.0 <= high
             if S > 1:
                 factors = np.exp((law or 0.2) * rng.normal(size=(S, 1)) + 0 * x)
-                bound += upper_bound(factors, 0.9) >= 1.0
+                bound += log_gap_upper_bound(factors, 0.9) >= 1.0
         out[f"mean, {S}"] = f"{hits / repeats:.1%}"
         if S > 1:
             out[f"bound, {S}"] = f"{bound / repeats:.1%}"

@@ -17,7 +17,7 @@ import numpy as np
 
 import cojax
 from cojax.evaluation import estimator_efficiency, evaluate
-from cojax.evaluation.during_training import RelativeGap
+from cojax.evaluation.learning_curve import RelativeGap
 from cojax.initial import Fixed
 
 SETTINGS = {

@@ -24,7 +24,7 @@ import yaml
 import cojax
 from cojax.agents import train
 from cojax.agents.tuned import tuned
-from cojax.evaluation.during_training import RelativeGap
+from cojax.evaluation.learning_curve import RelativeGap
 from cojax.report.figures import gap_figure
 
 FIXTURES = ("arm-n4-p0.50-s7", "arm-n4-p0.80-s7", "nvdex-k1-easy")

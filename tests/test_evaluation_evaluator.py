@@ -13,8 +13,8 @@ import cojax
 from cojax import precision, streams
 from cojax.evaluation import evaluate
 from cojax.evaluation.linearised import linearisation
+from cojax.evaluation.named_systems import group_by_shape
 from cojax.evaluation.rollout import Sum
-from cojax.evaluation.subjects import group_by_shape
 from cojax.initial import Fixed
 from cojax.policy import Policy
 

@@ -261,7 +261,7 @@ def test_a_memory_that_cannot_be_carried_is_refused_in_one_line(policy, words):
 
 def test_other_places_refuse_what_they_cannot_run():
     pair = Policy(params=(), apply=lambda p, obs, key: (obs[3:], obs), name="pair")
-    for run in (cojax.evaluation.truth, animate):
+    for run in (cojax.evaluation.diagnosis, animate):
         with pytest.raises(InputError, match="got a tuple"):
             run(make(), pair) if run is animate else run(pair, make())
         with pytest.raises(InputError, match="got Leaky"):

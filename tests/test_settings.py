@@ -20,7 +20,7 @@ from cojax.agents import algorithm, population, training
 from cojax.agents.population import Population
 from cojax.envs import CommonStreams, ConverseEnv
 from cojax.evaluation import doctor
-from cojax.evaluation.during_training import RelativeGap
+from cojax.evaluation.learning_curve import RelativeGap
 from cojax.fixtures import batches, samples
 
 NAME = "arm-n2-p0.80-s7"
@@ -134,7 +134,9 @@ def test_learner(name):
 def test_what_was_learned_is_judged():
     run = learned("a2c", evaluate=RelativeGap(2, 4))
     assert np.isfinite(scores(run.policy, steps=4)).all()
-    meters = cojax.evaluation.truth(run.agent(seed=1), arm(), num_trials=2, num_steps=4, batches=2)
+    meters = cojax.evaluation.diagnose(
+        run.agent(seed=1), arm(), num_trials=2, num_steps=4, batches=2
+    )
     assert meters.gradient is not None
     assert np.isfinite(meters.gradient["cosine"])
 

@@ -21,6 +21,7 @@ FLOORS = [  # each may import what stands below it
     {"quadratic", "oracle"},
     {"families"},
     {"envs"},
+    {"trials"},
     {"fixtures"},
     {"agents", "evaluation"},
     {"report"},

@@ -23,7 +23,7 @@ from cojax.io.resume import unfinished
 from cojax.sweeps import load_sweep, run_sweep, sweep
 from cojax.sweeps.groups import Chunk, cut, groups
 from cojax.sweeps.placement import fit
-from cojax.sweeps.rows import upper_bound
+from cojax.sweeps.rows import log_gap_upper_bound
 from cojax.sweeps.runner import here
 from cojax.sweeps.space import draw
 from cojax.sweeps.store import Store
@@ -262,16 +262,16 @@ def test_a_chunk_stays_within_the_memory():
 
 def test_the_bound():
     gaps = np.array([[0.1, 0.1], [0.1, 0.1], [0.1, 0.1]])
-    assert upper_bound(gaps, 0.9) == pytest.approx(0.1)
+    assert log_gap_upper_bound(gaps, 0.9) == pytest.approx(0.1)
     spread = np.array([[0.01], [1.0]])
     from scipy import stats
 
     expected = 10 ** (-1 + stats.t.ppf(0.9, 1) * np.std([-2, 0], ddof=1) / 2**0.5)
-    assert upper_bound(spread, 0.9) == pytest.approx(expected)
-    assert upper_bound(np.array([[0.1], [np.inf]]), 0.9) > 100
+    assert log_gap_upper_bound(spread, 0.9) == pytest.approx(expected)
+    assert log_gap_upper_bound(np.array([[0.1], [np.inf]]), 0.9) > 100
     one = np.array([[0.1, 0.3]])
-    assert upper_bound(one, 0.9) > 0.2
-    assert upper_bound(np.array([[np.inf, 0.3]]), 0.9) == 1e6
+    assert log_gap_upper_bound(one, 0.9) > 0.2
+    assert log_gap_upper_bound(np.array([[np.inf, 0.3]]), 0.9) == 1e6
 
 
 @pytest.mark.parametrize(

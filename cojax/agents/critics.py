@@ -1,6 +1,6 @@
 """What a learner believes and where it heads: its critic in raw reward, its actor's gradient.
 
-Nothing here trains; :mod:`cojax.evaluation.truth` holds both against what is exact.
+Nothing here trains; :mod:`cojax.evaluation.diagnose` holds both against what is exact.
 """
 
 from __future__ import annotations

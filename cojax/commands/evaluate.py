@@ -110,12 +110,12 @@ def _draw(
     policies: list[Any], fixture: Any, trials: int, root: int, steps: int | None, path: str
 ) -> None:
     """Where the gap of each policy arises, every member of a population for itself."""
-    from cojax.evaluation.truth import members, truth
-    from cojax.report.figures import truth_figure
+    from cojax.evaluation.diagnosis import diagnose, members
+    from cojax.report.figures import diagnosis_figure
 
     options: dict[str, Any] = {"num_trials": trials, "num_steps": steps, "root": root}
     alone = [one for policy in policies for one in members(policy)]
-    truth_figure([truth(one, fixture, **options) for one in alone], path)
+    diagnosis_figure([diagnose(one, fixture, **options) for one in alone], path)
 
 
 @click.command()

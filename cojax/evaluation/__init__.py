@@ -9,13 +9,14 @@ from cojax.evaluation.aggregates import (
     probability_of_improvement,
     scores,
 )
+from cojax.evaluation.diagnosis import Diagnosis, diagnose
 from cojax.evaluation.efficiency import estimator_efficiency
 from cojax.evaluation.evaluator import evaluate
 from cojax.evaluation.host import HostPolicy, host_policy
 from cojax.evaluation.intervals import tolerance_interval
 from cojax.evaluation.linearised import lqr_gain
 from cojax.evaluation.references import (
-    Reference,
+    ReferencePolicy,
     detuned_oracle,
     dithered_oracle,
     parse_policy,
@@ -23,19 +24,19 @@ from cojax.evaluation.references import (
 )
 from cojax.evaluation.result import METRICS, Evaluation, Member
 from cojax.evaluation.targets import average_runtime, ecdf, steps_to_targets
-from cojax.evaluation.truth import Truth, truth
 
 __all__ = [
     "METRICS",
+    "Diagnosis",
     "Evaluation",
     "HostPolicy",
     "Member",
-    "Reference",
-    "Truth",
+    "ReferencePolicy",
     "aggregate",
     "average_runtime",
     "compare_pair",
     "detuned_oracle",
+    "diagnose",
     "dithered_oracle",
     "ecdf",
     "estimator_efficiency",
@@ -51,5 +52,4 @@ __all__ = [
     "scores",
     "steps_to_targets",
     "tolerance_interval",
-    "truth",
 ]

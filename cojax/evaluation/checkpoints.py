@@ -12,11 +12,11 @@ from pathlib import Path
 from cojax import errors
 from cojax.errors import InputError
 from cojax.evaluation.host import HostPolicy, host_policy
-from cojax.evaluation.references import Reference, parse_policy
+from cojax.evaluation.references import ReferencePolicy, parse_policy
 from cojax.policy import Policy
 
 
-def policy_from_text(text: str) -> Policy | Reference:
+def policy_from_text(text: str) -> Policy | ReferencePolicy:
     """The reference a text names, or the policy of the checkpoint at that path.
 
     A text is a path where it exists or has a separator in it. Raises ValueError, one line, for an

@@ -31,7 +31,9 @@ from cojax import inputs, streams
 from cojax.envs import EnvParams, stack
 from cojax.envs.params import require_sound
 from cojax.errors import InputError
-from cojax.evaluation.members import Players, gather
+from cojax.evaluation.control_variates import control
+from cojax.evaluation.members import PolicySet, gather
+from cojax.evaluation.named_systems import group_by_shape, named_systems, scope
 from cojax.evaluation.result import CONTROLLED, TAIL, WORST, Evaluation
 from cojax.evaluation.rollout import (
     ALIVE,
@@ -43,9 +45,7 @@ from cojax.evaluation.rollout import (
     run_on_host,
     trial_keys,
 )
-from cojax.evaluation.subjects import gather_subjects, group_by_shape, scope
-from cojax.evaluation.trials import relative
-from cojax.evaluation.variates import control
+from cojax.trials import relative
 
 OPTGAP_EPSILON = 1e-8
 CHUNK = 128  # trials side by side, whatever their number: trial i is the same number in all
@@ -70,8 +70,8 @@ def evaluate(
 
     Args:
         policies: a :class:`cojax.policy.Policy` (its axes "fixture", "hyperparameters" and
-            "seed" are expanded), a :class:`~cojax.evaluation.references.Reference`, the text of
-            one ("oracle", "dithered-oracle:0.05"), a JAX function ``(obs, key) -> action``, a
+            "seed" are expanded), a :class:`~cojax.evaluation.ReferencePolicy`, the text of one
+            ("oracle", "dithered-oracle:0.05"), a JAX function ``(obs, key) -> action``, a
             NumPy function ``(obs) -> action``, a module of PyTorch, an object with ``predict``
             such as a model of Stable-Baselines3, a :class:`~cojax.evaluation.host.HostPolicy`,
             or a list, or a dict by name, of these.
@@ -90,8 +90,8 @@ def evaluate(
             contracts; a chaotic closed loop magnifies rounding in single trials.
         names: of the fixtures, where they have none of their own.
         controls: also give ``suboptimality_controlled``, the gap with control variates
-            (:mod:`cojax.evaluation.variates`): the same mean from fewer trials. Its values of
-            single trials mean nothing by themselves, and may be negative.
+            (:mod:`cojax.evaluation.control_variates`): the same mean from fewer trials. Its values
+            of single trials mean nothing by themselves, and may be negative.
 
     Returns:
         An :class:`Evaluation`. Its gaps are those of policies that hand over to π* at the horizon
@@ -108,7 +108,7 @@ def evaluate(
     if chunk is not None:
         chunk = inputs.whole("chunk", chunk, 1)
     target = inputs.number("target", target, 0.0)
-    subjects = gather_subjects(params, names)
+    subjects = named_systems(params, names)
     systems = [subject.params for subject in subjects]
     players = gather(policies, len(systems))
     key = streams.root_key(root)
@@ -143,7 +143,7 @@ def evaluate(
 
 
 def _run_group(
-    players: Players, indices, batch, num_trials, key, num_steps, starts, target, chunk, controls
+    players: PolicySet, indices, batch, num_trials, key, num_steps, starts, target, chunk, controls
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Systems of one shape, chunk by chunk over trials; arrays (F, M, N) in float64."""
     system = batch.system

@@ -14,9 +14,9 @@ from cojax import streams
 from cojax.envs import EnvParams, unstack
 from cojax.errors import InputError
 from cojax.evaluation.host import HostPolicy, host_policy, is_host, refuse_memory
-from cojax.evaluation.references import ORACLE, Reference, parse_policy
+from cojax.evaluation.references import ORACLE, Act, ReferencePolicy, parse_policy
 from cojax.evaluation.result import Member
-from cojax.evaluation.rollout import Group
+from cojax.evaluation.rollout import PolicyGroup
 from cojax.policy import Policy
 from cojax.system import Optimum
 
@@ -35,7 +35,7 @@ class Plain:
 
 
 @dataclasses.dataclass(frozen=True)
-class Players:
+class PolicySet:
     """All policies of an evaluation, the oracle among them.
 
     Attributes:
@@ -46,7 +46,7 @@ class Players:
             by those on the host.
     """
 
-    policies: tuple[Policy | Reference | HostPolicy, ...]
+    policies: tuple[Policy | ReferencePolicy | HostPolicy, ...]
     members: tuple[Member, ...]
     oracle: int
     order: tuple[int, ...]
@@ -63,13 +63,13 @@ class Players:
         for policy in self.policies:
             if isinstance(policy, HostPolicy):
                 continue
-            if isinstance(policy, Reference):
+            if isinstance(policy, ReferencePolicy):
                 made = [policy.make_params(one) for one in systems]
                 params = jax.tree.map(lambda *leaves: jnp.stack(leaves)[:, None], *made)
-                group = Group(policy.act, True, 1, True)
+                group = PolicyGroup(policy.act, True, 1, True)
             else:
                 params, count, per_fixture = _expand(policy, indices)
-                group = Group(policy.apply, False, count, per_fixture)
+                group = PolicyGroup(policy.apply, False, count, per_fixture)
             lead = 2 if group.per_fixture else 1
             one = jax.tree.map(lambda x, k=lead: jax.ShapeDtypeStruct(x.shape[k:], x.dtype), params)
             check_action(policy.name, group.act, group.sees_optimum, one, systems[0])
@@ -78,7 +78,7 @@ class Players:
         return tuple(groups), tuple(group_params)
 
 
-def gather(policies: Any, num_fixtures: int) -> Players:
+def gather(policies: Any, num_fixtures: int) -> PolicySet:
     """Name, check and line up policies.
 
     Raises ValueError for an empty list, an unknown name, something that is no policy, or axes
@@ -95,7 +95,7 @@ def gather(policies: Any, num_fixtures: int) -> Players:
         if isinstance(policy, Policy):
             members.extend(_members(name, policy, num_fixtures))
         else:
-            if isinstance(policy, Reference) and policy.act is ORACLE.act and oracle is None:
+            if isinstance(policy, ReferencePolicy) and policy.act is ORACLE.act and oracle is None:
                 oracle = len(members)
             members.append(Member(name))
         on_host.extend([isinstance(policy, HostPolicy)] * (len(members) - len(on_host)))
@@ -104,7 +104,7 @@ def gather(policies: Any, num_fixtures: int) -> Players:
         found.append(ORACLE)
         on_host.append(False)
     places = np.argsort(np.argsort(on_host, kind="stable"), kind="stable")
-    return Players(tuple(found), tuple(members), oracle, tuple(int(i) for i in places))
+    return PolicySet(tuple(found), tuple(members), oracle, tuple(int(i) for i in places))
 
 
 def _pairs(policies: Any) -> list[tuple[str | None, Any]]:
@@ -115,11 +115,11 @@ def _pairs(policies: Any) -> list[tuple[str | None, Any]]:
     return [(None, policies)]
 
 
-def _as_policy(name: str | None, value: Any) -> Policy | Reference | HostPolicy:
+def _as_policy(name: str | None, value: Any) -> Policy | ReferencePolicy | HostPolicy:
     """A policy from a policy, a reference, a text or a function, under a name if one is given."""
     if isinstance(value, str):
         value = parse_policy(value)
-    if isinstance(value, Reference):
+    if isinstance(value, ReferencePolicy):
         return value if name is None else dataclasses.replace(value, name=name)
     if isinstance(value, Policy):
         return value if name is None else value.replace(name=name)  # pyright: ignore
@@ -197,6 +197,30 @@ def _expand(policy: Policy, indices: Sequence[int]) -> tuple[Any, int, bool]:
         return leaf[jnp.asarray(indices)]
 
     return jax.tree.map(arrange, policy.params), count, per_fixture
+
+
+@dataclasses.dataclass(frozen=True)
+class Blind:
+    """A policy's ``apply`` in the form of a reference's ``act``: it does not see the optimum."""
+
+    apply: Callable[..., jax.Array]
+
+    def __call__(self, params: Any, optimum: Optimum, s: jax.Array, key: jax.Array) -> jax.Array:
+        """The action at s, (m,)."""
+        return self.apply(params, s, key)
+
+
+def player(policy: Policy | ReferencePolicy, env_params: EnvParams) -> tuple[Act, Any]:
+    """``(params, optimum, s, key) -> a``, hashable, and params, of one policy on one system.
+
+    Raises InputError, one line, where its action is not one of the system.
+    """
+    if isinstance(policy, ReferencePolicy):
+        own = policy.make_params(env_params)
+        check_action(policy.name, policy.act, True, own, env_params)
+        return policy.act, own
+    check_action(policy.name, policy.apply, False, policy.params, env_params)
+    return Blind(policy.apply), policy.params
 
 
 def check_action(name: str, act: Any, sees_optimum: bool, params: Any, env_params: Any) -> None:

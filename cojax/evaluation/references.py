@@ -33,7 +33,7 @@ Act = Callable[[Any, Optimum, jax.Array, jax.Array], jax.Array]
 
 
 @dataclasses.dataclass(frozen=True)
-class Reference:
+class ReferencePolicy:
     """A policy that may see the optimum.
 
     Attributes:
@@ -102,13 +102,13 @@ def _lqr_gain(env_params: EnvParams) -> jax.Array:
     return jnp.asarray(lqr_gain(env_params.system), env_params.system.gamma.dtype)
 
 
-ORACLE = Reference("oracle", act_oracle, _nothing)
-ZERO = Reference("zero", act_zero, _nothing)
-RANDOM = Reference("random", act_random, _limit)
-LQR = Reference("lqr", act_linear, _lqr_gain)
+ORACLE = ReferencePolicy("oracle", act_oracle, _nothing)
+ZERO = ReferencePolicy("zero", act_zero, _nothing)
+RANDOM = ReferencePolicy("random", act_random, _limit)
+LQR = ReferencePolicy("lqr", act_linear, _lqr_gain)
 
 
-def dithered_oracle(std: float) -> Reference:
+def dithered_oracle(std: float) -> ReferencePolicy:
     """a = a* + ξ, Cov ξ = std² I.
 
     Where B is constant its expected suboptimality over T steps is known exactly,
@@ -117,16 +117,16 @@ def dithered_oracle(std: float) -> Reference:
     Raises ValueError unless std is a finite number >= 0.
     """
     std = inputs.number("dithered-oracle", std, 0.0)
-    return Reference(f"dithered-oracle:{std:g}", act_dithered, partial(_constant, std))
+    return ReferencePolicy(f"dithered-oracle:{std:g}", act_dithered, partial(_constant, std))
 
 
-def detuned_oracle(factor: float) -> Reference:
+def detuned_oracle(factor: float) -> ReferencePolicy:
     """a = factor · a*; factor 1 is the oracle. Raises ValueError unless factor is finite."""
     factor = inputs.number("detuned-oracle", factor)
-    return Reference(f"detuned-oracle:{factor:g}", act_detuned, partial(_constant, factor))
+    return ReferencePolicy(f"detuned-oracle:{factor:g}", act_detuned, partial(_constant, factor))
 
 
-def receding_horizon(horizon: int = planning.HORIZON) -> Reference:
+def receding_horizon(horizon: int = planning.HORIZON) -> ReferencePolicy:
     """Plan ``horizon`` steps along the mean dynamics, play the first action, and plan again.
 
     The plan ends in the value of the LQR at the origin: nothing is taken from the optimum
@@ -135,7 +135,7 @@ def receding_horizon(horizon: int = planning.HORIZON) -> Reference:
     """
     horizon = inputs.whole("receding-horizon", horizon, 1)
     make = partial(planning.make_planner, horizon)
-    return Reference(f"receding-horizon:{horizon}", planning.act, make)
+    return ReferencePolicy(f"receding-horizon:{horizon}", planning.act, make)
 
 
 _PLAIN = {reference.name: reference for reference in (ORACLE, ZERO, RANDOM, LQR)}
@@ -147,7 +147,7 @@ _NUMBERED = {
 NAMES = (*_PLAIN, *_NUMBERED)
 
 
-def parse_policy(text: str) -> Reference:
+def parse_policy(text: str) -> ReferencePolicy:
     """The reference a text names: "oracle", "lqr", "dithered-oracle:0.05", "receding-horizon", …
 
     Raises ValueError, one line, suggesting the nearest name.

@@ -26,7 +26,7 @@ ALIVE, DIVERGED, NONFINITE = range(3)
 TERMS = ("discounted_cost", "cost", "advantage", "regret", "squared_distance", "saturated", "steps")
 
 
-class Group(NamedTuple):
+class PolicyGroup(NamedTuple):
     """Policies that share one function, hashable: what a compilation depends on."""
 
     act: Callable[..., jax.Array]
@@ -79,7 +79,7 @@ def trial_keys(key: jax.Array, first: jax.Array, num: int) -> Keys:
 
 @partial(jax.jit, static_argnames=("groups", "controls"))
 def run(
-    groups: tuple[Group, ...],
+    groups: tuple[PolicyGroup, ...],
     params: EnvParams,
     group_params: tuple[Any, ...],
     keys: Keys,
@@ -98,7 +98,8 @@ def run(
         initial_states: (N, d) to start from, or None to draw from each system's law.
         horizons: (F,) steps of an episode.
         target: the target set is sqrt(V*(s) - b) <= target · sqrt(V*(s_0) - b).
-        controls: whether the sums of :mod:`cojax.evaluation.variates` follow, 2d terms more.
+        controls: whether the sums of :mod:`cojax.evaluation.control_variates` follow, 2d terms
+            more.
     """
     per_fixture = tuple(0 if group.per_fixture else None for group in groups)
     one = partial(_run_fixture, groups, controls)

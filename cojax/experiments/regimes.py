@@ -14,7 +14,7 @@ from cojax.fixtures import Fixture, load_fixture
 
 
 @dataclasses.dataclass(frozen=True)
-class System:
+class StartedFixture:
     """One system of an experiment.
 
     Attributes:
@@ -34,13 +34,13 @@ class System:
         return self.fixture.id
 
 
-def systems(experiment: Experiment) -> list[System]:
+def systems(experiment: Experiment) -> list[StartedFixture]:
     """All systems of an experiment, in order. Raises InputError for an unusable fixture."""
     fixtures = [load_fixture(name) for name in experiment.fixtures]
     if experiment.initial_states == "scheduled":
         if experiment.initial_seeds:
             raise InputError("initial_seeds: expected none where initial_states is 'scheduled'")
-        found = [System(f, f.params, _floor(f)) for f in fixtures]
+        found = [StartedFixture(f, f.params, _floor(f)) for f in fixtures]
     else:
         found = [
             _fixed(fixture, seed)
@@ -55,7 +55,7 @@ def _floor(fixture: Fixture) -> float | None:
     return getattr(fixture.certificate, "resolution_floor", None)
 
 
-def _fixed(fixture: Fixture, seed: int) -> System:
+def _fixed(fixture: Fixture, seed: int) -> StartedFixture:
     """The fixture started from one state: s_0 of trial 0 of the streams of root ``seed``.
 
     Where the law is uniform the params keep its kind, on a box of one point, so that fixed and
@@ -72,4 +72,4 @@ def _fixed(fixture: Fixture, seed: int) -> System:
     if isinstance(law, initial.Uniform):
         point = initial.Uniform(low=state, high=state)
     params = inputs.swapped(fixture.params, initial_state=point)  # the guard is the fixture's
-    return System(derived, params, _floor(fixture))
+    return StartedFixture(derived, params, _floor(fixture))

@@ -19,7 +19,7 @@ from cojax.evaluation.checkpoints import policy_from_text
 from cojax.evaluation.evaluator import group_by_shape
 from cojax.evaluation.result import METRICS
 from cojax.experiments.config import Algorithm, Experiment, load_experiment
-from cojax.experiments.regimes import System, systems
+from cojax.experiments.regimes import StartedFixture, systems
 from cojax.experiments.training import arguments
 from cojax.families import FAMILIES
 from cojax.fixtures.store import save_fixture
@@ -59,7 +59,7 @@ class Outcome:
     """
 
     experiment: Experiment
-    systems: list[System]
+    systems: list[StartedFixture]
     rows: list[dict[str, Any]]
     trials: pd.DataFrame
     curves: pd.DataFrame
@@ -111,7 +111,9 @@ def _read_content(file: Path) -> dict[str, Any]:
     return _content(load_experiment(str(file)))
 
 
-def _run(experiment: Experiment, everything: list[System], folder: Path, state: Path) -> Outcome:
+def _run(
+    experiment: Experiment, everything: list[StartedFixture], folder: Path, state: Path
+) -> Outcome:
     import pandas as pd
 
     policies = [policy_from_text(name) for name in experiment.evaluation.policies]
@@ -144,7 +146,11 @@ def _run(experiment: Experiment, everything: list[System], folder: Path, state: 
 
 
 def _train(
-    experiment: Experiment, algorithm: Algorithm, members: list[System], state: Path, name: str
+    experiment: Experiment,
+    algorithm: Algorithm,
+    members: list[StartedFixture],
+    state: Path,
+    name: str,
 ) -> None:
     """One algorithm on systems of one shape, all seeds; its policies and curves in the state.
 
@@ -173,7 +179,9 @@ def _train(
         shutil.rmtree(sitting)
 
 
-def _evaluate(experiment: Experiment, members: list[System], policies: Sequence[Any]) -> Evaluation:
+def _evaluate(
+    experiment: Experiment, members: list[StartedFixture], policies: Sequence[Any]
+) -> Evaluation:
     """All policies on systems of one shape, on the same streams."""
     with stage(f"evaluate {names(members)}") as report:
         result = evaluate(
@@ -190,7 +198,7 @@ def _evaluate(experiment: Experiment, members: list[System], policies: Sequence[
     )
 
 
-def _curve_frame(run: Any, name: str, members: list[System]) -> pd.DataFrame:
+def _curve_frame(run: Any, name: str, members: list[StartedFixture]) -> pd.DataFrame:
     """The gap and the mean stage reward of training episodes at each moment, long form."""
     import pandas as pd
 

@@ -19,8 +19,8 @@ from cojax.agents.training import Job, check
 from cojax.envs import EnvParams, stack
 from cojax.errors import InputError
 from cojax.evaluation import provenance
-from cojax.evaluation.during_training import RelativeGap
 from cojax.evaluation.evaluator import group_by_shape
+from cojax.evaluation.learning_curve import RelativeGap
 from cojax.experiments import events
 from cojax.experiments.config import Experiment, Training, load_training
 from cojax.families import FAMILIES

@@ -15,19 +15,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from cojax import inputs, streams
+from cojax.envs import EnvParams
 from cojax.errors import InputError
-from cojax.evaluation import trials
 from cojax.evaluation.checkpoints import policy_from_text
-from cojax.evaluation.members import check_action
-from cojax.evaluation.references import ORACLE, ZERO, Reference
-from cojax.evaluation.subjects import gather_subjects, scope
-from cojax.evaluation.truth import members
+from cojax.evaluation.diagnosis import members
+from cojax.evaluation.members import player
+from cojax.evaluation.named_systems import named_systems, scope
+from cojax.evaluation.references import ORACLE, ZERO, ReferencePolicy
 from cojax.policy import Policy
 from cojax.report.animation_files import SUFFIXES, gif, mp4, strip
 from cojax.report.drawing import TRAIL, drawing, round_up
+from cojax.trials import initial_state, scan_trial
 
 STEPS = 200  # shown where nobody says how many
 FPS = 20
@@ -128,7 +128,7 @@ def animate(
     """
     trial, root = inputs.whole("trial", trial, 0), inputs.whole("root", root, 0)
     fps = int(inputs.number("fps", inputs.whole("fps", fps, 1), 1, 50))
-    found = gather_subjects(fixture_or_params)
+    found = named_systems(fixture_or_params)
     if len(found) != 1:
         raise InputError(f"fixture: expected one system, got {len(found)}")
     params = found[0].params
@@ -138,18 +138,18 @@ def animate(
         else inputs.whole("steps", num_steps, 1)
     )
     one = _one_of(policy, member)
-    other = ORACLE if isinstance(one, Reference) and one.act is ZERO.act else ZERO
+    other = ORACLE if isinstance(one, ReferencePolicy) and one.act is ZERO.act else ZERO
     with scope(params):
         sides = _sides((one, other), params, streams.stream_key(root, trial), num_steps)
         offset = float(params.system.offset)  # pyright: ignore[reportAttributeAccessIssue]
     return Animation(f"{found[0].name}, trial {trial} of root {root}", params, sides, offset, fps)
 
 
-def _one_of(policy: Any, member: int) -> Policy | Reference:
+def _one_of(policy: Any, member: int) -> Policy | ReferencePolicy:
     """The policy asked for, of a population its member-th."""
     if isinstance(policy, str):
         policy = policy_from_text(policy)
-    if not isinstance(policy, Policy | Reference):
+    if not isinstance(policy, Policy | ReferencePolicy):
         raise InputError(
             "policy: expected a policy, the name of a reference or a checkpoint, "
             f"got {type(policy).__name__}"
@@ -162,19 +162,13 @@ def _one_of(policy: Any, member: int) -> Policy | Reference:
 
 
 def _sides(
-    policies: tuple[Policy | Reference, Policy | Reference], params: Any, key: Any, num_steps: int
+    policies: tuple[Policy | ReferencePolicy, ...],
+    params: EnvParams,
+    key: jax.Array,
+    num_steps: int,
 ) -> tuple[Side, Side]:
-    players, own = [], []
-    for policy in policies:
-        if isinstance(policy, Reference):
-            players.append((policy.act, True))
-            own.append(policy.make_params(params))
-        else:
-            players.append((policy.apply, False))
-            own.append(policy.params)
-    for policy, (act, sees), policy_params in zip(policies, players, own, strict=True):
-        check_action(policy.name, act, sees, policy_params, params)
-    paths = _program(tuple(players), num_steps, tuple(own), params, key)
+    players, own = zip(*(player(policy, params) for policy in policies), strict=True)
+    paths = _program(players, num_steps, own, params, key)
     sides = []
     for policy, path in zip(policies, paths, strict=True):
         states, actions, values = (np.asarray(x, np.float64) for x in path[:3])
@@ -189,28 +183,20 @@ def _sides(
 def _program(players: Any, num_steps: int, own: Any, params: Any, key: jax.Array) -> Any:
     """For each player states (T + 1, d), actions (T, m), values (T + 1,), alive (T,)."""
     system = params.system
-    begun = trials.begin(params, key)
+    s0 = initial_state(params, key)
 
-    def path(player, policy_params):
-        act, sees = player
+    def path(act, policy_params):
+        def observe(total, step):
+            s = jnp.where(step.alive, step.following, step.s)
+            return total, (s, jnp.where(step.alive, step.action, 0.0), step.alive)
 
-        def step(carry, k):
-            s, alive = carry
-            optimum = system.optimum(s)
-            seen = (optimum, s) if sees else (s,)
-            a = act(policy_params, *seen, jax.random.fold_in(begun.policy, k)).astype(s.dtype)
-            a = params.clip(a)
-            following, inside = trials.follow(params, begun, k, s, a, optimum)
-            alive = alive & inside & jnp.isfinite(a).all()
-            s = jnp.where(alive, following, s)
-            return (s, alive), (s, jnp.where(alive, a, 0.0), alive)
-
-        start = (begun.s0, jnp.array(True))
-        _, (states, actions, alive) = lax.scan(step, start, jnp.arange(num_steps))
-        states = jnp.concatenate([begun.s0[None], states])
+        _, (states, actions, alive) = scan_trial(
+            partial(act, policy_params), params, key, num_steps, observe, None
+        )
+        states = jnp.concatenate([s0[None], states])
         return states, actions, jax.vmap(system.value)(states), alive
 
-    return [path(player, policy_params) for player, policy_params in zip(players, own, strict=True)]
+    return [path(act, policy_params) for act, policy_params in zip(players, own, strict=True)]
 
 
 def frame(

@@ -17,7 +17,7 @@ from cojax.report.style import COLOURS, GREY, METADATA
 if TYPE_CHECKING:
     import pandas as pd
 
-    from cojax.evaluation.truth import Truth
+    from cojax.evaluation.diagnosis import Diagnosis
 
 FLOOR = 1e-4  # gaps below it are drawn on it: the axis is logarithmic
 
@@ -102,7 +102,7 @@ def _draw_references(axis: Any, rows: list[dict[str, Any]], algorithms: list[str
         )
 
 
-def truth_figure(readings: Sequence[Truth], path: str | Path) -> None:
+def diagnosis_figure(readings: Sequence[Diagnosis], path: str | Path) -> None:
     """Where policies lose, and how wrong their critics are there: by state and by time.
 
     Upper panels: the gap that each bin contributes, on a log scale; a policy's points add up to
@@ -176,7 +176,7 @@ def _middle(cell: dict[str, Any], label: str) -> float:
     return float(np.sqrt(cell["low"] * cell["high"]))
 
 
-def _log_if_wide(axis: Any, readings: Sequence[Truth]) -> None:
+def _log_if_wide(axis: Any, readings: Sequence[Diagnosis]) -> None:
     ends = [cell[end] for r in readings for cell in r.by_region for end in ("low", "high")]
     if min(ends) > 0.0 and max(ends) > 10.0 * min(ends):
         from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator

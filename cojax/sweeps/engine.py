@@ -16,7 +16,7 @@ from cojax.agents import intervals
 from cojax.agents.algorithm import learning
 from cojax.agents.layout import Layout
 from cojax.agents.population import Population
-from cojax.evaluation.during_training import RelativeGap, TrialGaps
+from cojax.evaluation.learning_curve import RelativeGap, TrialGaps
 from cojax.policy import Policy
 from cojax.sweeps.config import Sweep
 from cojax.sweeps.groups import Chunk, Group

@@ -23,7 +23,7 @@ WORST = 6.0  # log10 of a gap that could not be measured
 
 
 @dataclasses.dataclass
-class Trial:
+class Candidate:
     """One setting and what became of it.
 
     Attributes:
@@ -69,10 +69,10 @@ class Proposer:
         self.calls, self.rungs = calls_of(search.rungs)
         self.reached: dict[int, list[float]] = {rung: [] for rung in self.rungs}
         self.spent = Fraction(0)
-        self.trials: list[Trial] = []
+        self.trials: list[Candidate] = []
         self.study = _study(search, seed)
         self._asked: dict[int, Any] = {}
-        self.places: list[Trial | None] = [self._ask() for _ in range(search.population)]
+        self.places: list[Candidate | None] = [self._ask() for _ in range(search.population)]
 
     @property
     def running(self) -> bool:
@@ -116,23 +116,23 @@ class Proposer:
         )
         return self.spent + going + 1 <= self.budget
 
-    def _passes(self, trial: Trial) -> bool:
+    def _passes(self, trial: Candidate) -> bool:
         seen = self.reached[len(trial.bounds)]
         rank = sum(other < trial.value for other in seen)
         return rank < math.ceil(self.search.keep * len(seen))
 
-    def _ask(self) -> Trial:
+    def _ask(self) -> Candidate:
         asked = self.study.ask()
         setting: Setting = {}
         for name in ordered(self.space):
             if active(self.space[name], setting):
                 setting[name] = _suggest(asked, name, self.space[name])
-        trial = Trial(len(self.trials), setting)
+        trial = Candidate(len(self.trials), setting)
         self.trials.append(trial)
         self._asked[trial.number] = asked
         return trial
 
-    def _tell(self, trial: Trial, state: str) -> None:
+    def _tell(self, trial: Candidate, state: str) -> None:
         from optuna.trial import TrialState
 
         trial.state = state

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 FLOOR, CEILING = 1e-6, 1e6  # of gaps, before logarithms
 
 
-def upper_bound(gaps: np.ndarray, confidence: float) -> float:
+def log_gap_upper_bound(gaps: np.ndarray, confidence: float) -> float:
     """Upper confidence bound of the typical gap of a setting.
 
         y_s = log10 clip(mean_t gap_st),   bound = 10^(ȳ + t_{S-1}(confidence) · sd(y)/√S)
@@ -45,7 +45,7 @@ def rows_of(groups: list[Group], members: pd.DataFrame, confidence: float) -> li
 
     Each has ``algorithm``, ``setting``, ``fixture``, ``hyperparameters`` (what its space varied),
     ``num_seeds``, ``gap`` (median, lowest and highest over the seeds), ``bound`` (see
-    :func:`upper_bound`), ``diverged`` (share of trials) and ``failed`` (members).
+    :func:`log_gap_upper_bound`), ``diverged`` (share of trials) and ``failed`` (members).
     """
     varied = _varied(groups)
     rows = []
@@ -66,7 +66,7 @@ def rows_of(groups: list[Group], members: pd.DataFrame, confidence: float) -> li
                     "low": float(gaps.min()),
                     "high": float(gaps.max()),
                 },
-                "bound": upper_bound(np.stack(list(mine["trial_gaps"])), confidence),
+                "bound": log_gap_upper_bound(np.stack(list(mine["trial_gaps"])), confidence),
                 "diverged": float(mine["diverged"].to_numpy(np.float64).mean()),
                 "failed": int(mine["failed"].to_numpy().sum()),
             }

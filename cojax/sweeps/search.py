@@ -31,7 +31,7 @@ from cojax.sweeps.engine import final_measure
 from cojax.sweeps.groups import Group, group
 from cojax.sweeps.placement import DEFAULT, devices, kind
 from cojax.sweeps.proposals import Proposer, Storage, importances
-from cojax.sweeps.rows import upper_bound
+from cojax.sweeps.rows import log_gap_upper_bound
 from cojax.sweeps.space import Setting
 from cojax.sweeps.store import DATABASE
 from cojax.sweeps.studies import Study, studies
@@ -249,7 +249,7 @@ class _Population:
         gaps = np.where(np.isnan(gaps), np.inf, gaps)[: self.group.size]
         by_place = gaps.reshape(len(self.settings), -1, gaps.shape[-1])
         confidence = self.config.search.confidence
-        return [upper_bound(place, confidence) for place in by_place]
+        return [log_gap_upper_bound(place, confidence) for place in by_place]
 
     def replace(self, places: Sequence[bool], proposer: Proposer) -> None:
         """Begin anew at some places, with their new settings."""

@@ -5,9 +5,9 @@ import pytest
 
 import cojax
 from cojax.evaluation import estimator_efficiency, evaluate
+from cojax.evaluation.control_variates import choose, controlled
 from cojax.evaluation.doctor import dithered_gap
 from cojax.evaluation.intervals import interval_of_mean
-from cojax.evaluation.variates import choose, controlled
 
 POLICIES = ["detuned-oracle:0.5", "dithered-oracle:0.05", "zero", "oracle"]
 STEPS = 60

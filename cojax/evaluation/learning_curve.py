@@ -6,11 +6,9 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
-from cojax import streams
+from cojax import streams, trials
 from cojax.envs import EnvParams
-from cojax.evaluation import trials
 from cojax.policy import Policy
 
 
@@ -58,18 +56,16 @@ class RelativeGap(TrialGaps):
 
 def _gap(policy: Policy, params: EnvParams, stream: jax.Array, num_steps: int) -> jax.Array:
     system = params.system
-    trial = trials.begin(params, stream)
 
-    def step(carry, k):
-        s, discount, gap = carry
-        optimum = system.optimum(s)
-        a = params.clip(policy(s, jax.random.fold_in(trial.policy, k)))
-        longer = gap + discount * system.excess_cost(s, a - optimum.action)
-        s_next, inside = trials.follow(params, trial, k, s, a, optimum)
-        longer = jnp.where(inside, longer, jnp.inf)  # also where the value is not a number
-        gap = jnp.where(k < params.max_steps_in_episode, longer, gap)
-        return (jnp.where(inside, s_next, trial.s0), discount * system.gamma, gap), None
+    def observe(total, step):
+        discount, gap = total
+        longer = gap + discount * system.excess_cost(step.s, step.action - step.optimum.action)
+        longer = jnp.where(step.alive, longer, jnp.inf)  # also where the value is not a number
+        gap = jnp.where(step.k < params.max_steps_in_episode, longer, gap)
+        return (discount * system.gamma, gap), None
 
-    start = (trial.s0, jnp.ones_like(system.gamma), jnp.zeros_like(system.gamma))
-    (_, _, gap), _ = lax.scan(step, start, jnp.arange(num_steps))
-    return trials.relative(gap, system.value(trial.s0))
+    start = (jnp.ones_like(system.gamma), jnp.zeros_like(system.gamma))
+    (_, gap), _ = trials.scan_trial(
+        lambda optimum, s, key: policy(s, key), params, stream, num_steps, observe, start
+    )
+    return trials.relative(gap, system.value(trials.initial_state(params, stream)))

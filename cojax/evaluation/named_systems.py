@@ -14,7 +14,7 @@ from cojax.envs import EnvParams, num_instances, stack, unstack
 from cojax.errors import InputError
 
 
-class Subject(NamedTuple):
+class NamedSystem(NamedTuple):
     """One system to evaluate on."""
 
     name: str
@@ -23,7 +23,7 @@ class Subject(NamedTuple):
     sha256: str | None  # of the fixture
 
 
-def gather_subjects(params: Any, names: Sequence[str] | None = None) -> list[Subject]:
+def named_systems(params: Any, names: Sequence[str] | None = None) -> list[NamedSystem]:
     """Name and line up systems from params, stacked batches, fixtures, and lists or dicts of them.
 
     Raises ValueError for an empty list, something that is no system, or too few names.
@@ -34,7 +34,7 @@ def gather_subjects(params: Any, names: Sequence[str] | None = None) -> list[Sub
         pairs = [(None, value) for value in params]
     else:
         pairs = [(None, params)]
-    subjects = [subject for name, value in pairs for subject in _subjects(name, value)]
+    subjects = [subject for name, value in pairs for subject in _named_systems(name, value)]
     if not subjects:
         raise InputError("params: expected at least one system, got an empty list")
     if names is not None:
@@ -51,7 +51,7 @@ def gather_subjects(params: Any, names: Sequence[str] | None = None) -> list[Sub
     return out
 
 
-def _subjects(name: str | None, value: Any) -> list[Subject]:
+def _named_systems(name: str | None, value: Any) -> list[NamedSystem]:
     if isinstance(value, str):
         from cojax.fixtures import load_fixture
 
@@ -69,7 +69,7 @@ def _subjects(name: str | None, value: Any) -> list[Subject]:
         singles = unstack(value)
     for k, one in enumerate(singles):
         label = _describe(one) if name is None else f"{name}[{k}]" if batched else name
-        out.append(Subject(label, one, floor, sha256))
+        out.append(NamedSystem(label, one, floor, sha256))
     return out
 
 

@@ -1,4 +1,4 @@
-"""Truth meters: a trained agent's beliefs and its gradient against what is exact.
+"""Diagnosis meters: a trained agent's beliefs and its gradient against what is exact.
 
 On the states that an agent visits itself:
 
@@ -15,31 +15,39 @@ differentiable dynamics, trial by trial, under the same noise.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from cojax import inputs, streams
-from cojax.agents.critics import Agent
 from cojax.envs import ConverseEnv, EnvParams
 from cojax.errors import InputError
-from cojax.evaluation import trials
-from cojax.evaluation.members import check_action
-from cojax.evaluation.references import Reference, parse_policy
+from cojax.evaluation.members import player
+from cojax.evaluation.named_systems import named_systems, scope
+from cojax.evaluation.references import ReferencePolicy, parse_policy
 from cojax.evaluation.rollout import discount
-from cojax.evaluation.subjects import gather_subjects, scope
 from cojax.policy import Policy
+from cojax.trials import relative, scan_trial
 
 GRADIENT_TRIALS = 64
 
 
+@runtime_checkable
+class Agent(Protocol):
+    """What a diagnosis needs of a learner, which ``run.agent(...)`` is."""
+
+    policy: Policy
+    critic: Any
+    actor: Any
+    gradients: Callable[[Any, Any, jax.Array, int], Any]
+
+
 @dataclasses.dataclass(frozen=True)
-class Truth:
+class Diagnosis:
     """What the meters read, on N trials of T steps.
 
     Attributes:
@@ -78,8 +86,8 @@ class Truth:
 
 
 @streams.pinned()
-def truth(
-    subject: Agent | Policy | Reference | str,
+def diagnose(
+    subject: Agent | Policy | ReferencePolicy | str,
     params: Any,
     *,
     num_trials: int = 64,
@@ -87,7 +95,7 @@ def truth(
     root: int = 2,
     bins: int = 10,
     batches: int = 16,
-) -> Truth:
+) -> Diagnosis:
     """Hold an agent against the optimum, on the states that it visits.
 
     Args:
@@ -112,7 +120,7 @@ def truth(
     batches = inputs.whole("batches", batches, 0)
     if num_steps is not None:
         num_steps = inputs.whole("num_steps", num_steps, 1)
-    found = gather_subjects(params)
+    found = named_systems(params)
     if len(found) != 1:
         raise InputError(f"params: expected one system, got {len(found)}")
     name, env_params = found[0].name, found[0].params
@@ -128,10 +136,10 @@ def truth(
     return _measured(name, policy.name, agent, visits, gradient, bins)
 
 
-def _one_policy(subject: Any) -> Policy | Reference:
+def _one_policy(subject: Any) -> Policy | ReferencePolicy:
     if isinstance(subject, str):
         subject = parse_policy(subject)
-    if not isinstance(subject, Policy | Reference):
+    if not isinstance(subject, Policy | ReferencePolicy):
         raise InputError(
             "subject: expected an agent (run.agent(...)), a policy or the name of a reference, "
             f"got {type(subject).__name__}"
@@ -144,7 +152,7 @@ def _one_policy(subject: Any) -> Policy | Reference:
     return subject
 
 
-def members(policy: Policy | Reference) -> list[Policy | Reference]:
+def members(policy: Policy | ReferencePolicy) -> list[Policy | ReferencePolicy]:
     """Every policy of a population, named by its place in it; anything else by itself."""
     if not isinstance(policy, Policy) or not policy.axes:
         return [policy]
@@ -162,15 +170,16 @@ def members(policy: Policy | Reference) -> list[Policy | Reference]:
 
 
 def _visits(
-    policy: Policy | Reference, agent: Agent | None, params: EnvParams, horizon: int, keys: Any
+    policy: Policy | ReferencePolicy,
+    agent: Agent | None,
+    params: EnvParams,
+    horizon: int,
+    keys: Any,
 ) -> dict[str, np.ndarray]:
-    sees = isinstance(policy, Reference)
-    own = policy.make_params(params) if isinstance(policy, Reference) else policy.params
-    act = policy.act if isinstance(policy, Reference) else policy.apply
+    act, own = player(policy, params)
     critic = None if agent is None else agent.critic
-    check_action(policy.name, act, sees, own, params)
     raw = _program(
-        (act, sees, critic and critic.apply, critic and critic.kind, horizon),
+        (act, critic and critic.apply, critic and critic.kind, horizon),
         own,
         critic and critic.params,
         params,
@@ -182,36 +191,27 @@ def _visits(
 @partial(jax.jit, static_argnums=(0,))
 def _program(static, policy_params, critic_params, params, keys):
     """Trajectories of all trials, arrays (N, T)."""
-    act, sees, critic, kind, horizon = static
+    act, critic, kind, horizon = static
     system = params.system
 
+    def observe(alive, step):
+        row = {
+            "value": system.value(step.s),
+            "advantage": system.excess_cost(step.s, step.action - step.optimum.action),
+            "needed": system.excess_cost(step.s, step.optimum.action),
+            "weight": jnp.where(step.acts, discount(system.gamma, step.k), 0.0),
+        }
+        if kind == "V":
+            row["v_hat"] = -critic(critic_params, step.s)
+        elif kind == "Q":
+            row["v_hat"] = row["q_hat"] = -critic(critic_params, step.s, step.action)
+        return step.alive, row
+
     def trial(stream):
-        begun = trials.begin(params, stream)
-
-        def step(carry, k):
-            s, alive = carry
-            optimum = system.optimum(s)
-            seen = (optimum, s) if sees else (s,)
-            a = act(policy_params, *seen, jax.random.fold_in(begun.policy, k)).astype(s.dtype)
-            a = params.clip(a)
-            finite = alive & jnp.isfinite(a).all()
-            a = jnp.where(finite, a, 0.0)
-            row = {
-                "value": system.value(s),
-                "advantage": system.excess_cost(s, a - optimum.action),
-                "needed": system.excess_cost(s, optimum.action),
-                "weight": jnp.where(finite, discount(system.gamma, k), 0.0),
-            }
-            if kind == "V":
-                row["v_hat"] = -critic(critic_params, s)
-            elif kind == "Q":
-                row["v_hat"] = row["q_hat"] = -critic(critic_params, s, a)
-            following, inside = trials.follow(params, begun, k, s, a, optimum)
-            alive = finite & inside
-            return (jnp.where(alive, following, s), alive), (row, alive)
-
-        _, (rows, alive) = lax.scan(step, (begun.s0, jnp.array(True)), jnp.arange(horizon))
-        return rows | {"failed": ~alive[-1]}
+        alive, rows = scan_trial(
+            partial(act, policy_params), params, stream, horizon, observe, jnp.array(True)
+        )
+        return rows | {"failed": ~alive}
 
     return jax.vmap(trial)(keys)
 
@@ -255,19 +255,16 @@ def _trial_gradients(apply, num_steps, policy_params, actor, params, keys):
     system = params.system
 
     def gap(actor, stream):
-        begun = trials.begin(params, stream)
         theta = {**policy_params, "actor": actor}
 
-        @jax.checkpoint
-        def step(s, k):
-            optimum = system.optimum(s)
-            a = apply(theta, s, jax.random.fold_in(begun.policy, k)).astype(s.dtype)
-            a = params.clip(a)
-            advantage = system.excess_cost(s, a - optimum.action)
-            following, _ = trials.follow(params, begun, k, s, a, optimum)
-            return following, discount(system.gamma, k) * advantage
+        def observe(total, step):
+            advantage = system.excess_cost(step.s, step.action - step.optimum.action)
+            return total, discount(system.gamma, step.k) * advantage
 
-        return jnp.sum(lax.scan(step, begun.s0, jnp.arange(num_steps))[1])
+        def act(optimum, s, key):
+            return apply(theta, s, key)
+
+        return jnp.sum(scan_trial(act, params, stream, num_steps, observe, None, remat=True)[1])
 
     return jax.vmap(jax.grad(gap), in_axes=(None, 0))(actor, keys)
 
@@ -294,7 +291,7 @@ def _measured(
     visits: dict[str, np.ndarray],
     gradient: dict[str, float] | None,
     bins: int,
-) -> Truth:
+) -> Diagnosis:
     failures = int(visits.pop("failed").sum())
     shape = visits["value"].shape
     alive = visits["weight"] > 0.0
@@ -313,7 +310,7 @@ def _measured(
         if (cell := _cell(visits, alive & np.isin(np.arange(shape[1]), steps), start))
     ]
     whole = _cell(visits, alive, start)
-    return Truth(
+    return Diagnosis(
         fixture=fixture,
         policy=policy,
         critic=None if agent is None else agent.critic.kind,
@@ -337,12 +334,12 @@ def _cell(visits: dict[str, np.ndarray], chosen: np.ndarray, start: float) -> di
     needed = visits["needed"][chosen].sum()
     cell: dict[str, Any] = {
         "visits": int(chosen.sum()),
-        "gap": float(trials.relative((visits["weight"][chosen] * advantage).sum(), start)),
-        "action_error": float(np.sqrt(trials.relative(advantage.sum(), needed))),
+        "gap": float(relative((visits["weight"][chosen] * advantage).sum(), start)),
+        "action_error": float(np.sqrt(relative(advantage.sum(), needed))),
     }
     for name, exact in (("v_hat", value), ("q_hat", value + advantage)):
         if name in visits:
-            error = trials.relative(np.abs(visits[name][chosen] - exact), exact)
+            error = relative(np.abs(visits[name][chosen] - exact), exact)
             ends = _quantiles(error)
             label = "value_error" if name == "v_hat" else "q_error"
             cell[label] = dict(zip(("low", "median", "high"), map(float, ends), strict=True))
@@ -356,7 +353,7 @@ def _quantiles(error: np.ndarray) -> np.ndarray:
     return ends if np.isnan(error).any() else np.where(np.isnan(ends), np.inf, ends)
 
 
-def summary(readings: Sequence[Truth]) -> list[dict[str, Any]]:
+def summary(readings: Sequence[Diagnosis]) -> list[dict[str, Any]]:
     """One flat row a reading, for a table: names, gap, errors (medians) and cosines."""
     rows = []
     for t in readings:

@@ -1,4 +1,4 @@
-"""Truth meters: known errors come out as known, gradients against finite differences."""
+"""Diagnosis meters: known errors come out as known, gradients against finite differences."""
 
 import dataclasses
 import itertools
@@ -12,13 +12,13 @@ import cojax
 from cojax.agents import critics, replay
 from cojax.agents.networks import forward
 from cojax.envs import ConverseEnv
-from cojax.evaluation import truth
-from cojax.evaluation.during_training import RelativeGap, TrialGaps
-from cojax.evaluation.truth import exact_gradients, members, summary
+from cojax.evaluation import diagnose
+from cojax.evaluation.diagnosis import exact_gradients, members, summary
+from cojax.evaluation.learning_curve import RelativeGap, TrialGaps
 from cojax.initial import Fixed
 from cojax.policy import Policy
 from cojax.report.animation import animate
-from cojax.report.figures import truth_figure
+from cojax.report.figures import diagnosis_figure
 
 STEPS = 10
 SHORT = {"num_trials": 8, "num_steps": STEPS, "bins": 4}
@@ -46,7 +46,7 @@ def run(request):
 
 def test_errors_and_splits_of_known_policies():
     for name, error in (("oracle", 0.0), ("zero", 1.0), ("detuned-oracle:0.6", 0.4)):
-        found = truth(name, params(), **SHORT)
+        found = diagnose(name, params(), **SHORT)
         assert found.action_error == pytest.approx(error, abs=1e-6), name
         for split in (found.by_region, found.by_time):
             assert sum(cell["visits"] for cell in split) == 8 * STEPS
@@ -61,7 +61,7 @@ def test_errors_and_splits_of_known_policies():
 
 def test_failures_count_until_they_happen():
     wild = cojax.policy.Policy((), lambda p, obs, key: jnp.full(2, jnp.nan), "wild")
-    found = truth(wild, params(), **SHORT)
+    found = diagnose(wild, params(), **SHORT)
     assert (found.failures, found.by_time) == (8, [])
     assert np.isnan(found.relative_gap)
 
@@ -97,7 +97,7 @@ def test_a_right_critic_has_no_error_and_a_shifted_one_its_shift(run):
     right = Exact(1.0)
     for factor in (1.0, 1.25):
         critic = dataclasses.replace(agent.critic, params=system, apply=Exact(factor))
-        told = truth(dataclasses.replace(agent, critic=critic), params(), **SHORT, batches=0)
+        told = diagnose(dataclasses.replace(agent, critic=critic), params(), **SHORT, batches=0)
         cells = [told.q_error] if told.critic == "Q" else [told.value_error]
         for cell in (*cells, told.by_time[-1]["q_error" if told.critic == "Q" else "value_error"]):
             assert cell["low"] == pytest.approx(factor - 1.0, abs=1e-5)
@@ -131,7 +131,7 @@ def test_exact_gradients_are_those_of_finite_differences(run):
             [leaf + sign * 3e-3 * x for leaf, x in zip(leaves, direction, strict=True)]
         )
         policy = dataclasses.replace(agent.policy, params={**agent.policy.params, "actor": moved})
-        visits = truth(policy, system, num_trials=4, num_steps=STEPS).visits
+        visits = diagnose(policy, system, num_trials=4, num_steps=STEPS).visits
         gaps.append((visits["weight"] * visits["advantage"]).sum(axis=1))
     np.testing.assert_allclose(slope, (gaps[0] - gaps[1]) / 6e-3, rtol=0.02)
 
@@ -168,7 +168,7 @@ def test_a_learner_heads_downhill_at_first():
     # in units this small neither the first policy nor its exploration does anything
     system = system.replace(action_limit=jnp.full_like(system.action_limit, 4e-6))
     run = cojax.train("ppo", system, key, hyperparameters=h, num_seeds=1, total_timesteps=81_920)
-    found = truth(run.agent(), system, num_trials=32, num_steps=64, batches=32)
+    found = diagnose(run.agent(), system, num_trials=32, num_steps=64, batches=32)
     assert found.action_error == pytest.approx(1.0, abs=0.01)
     assert found.gradient["reference"] > 0.9
     assert found.gradient["of_mean"] > 0.4
@@ -176,10 +176,10 @@ def test_a_learner_heads_downhill_at_first():
 
 
 def test_chart_and_table(run, tmp_path):
-    told = truth(run.agent(seed=0), params(), **SHORT, batches=2)
+    told = diagnose(run.agent(seed=0), params(), **SHORT, batches=2)
     assert set(told.gradient) == {"cosine", "sd", "of_mean", "reference", "batches"}
-    readings = [told, truth("zero", params(), **SHORT)]
-    truth_figure(readings, tmp_path / "where.png")
+    readings = [told, diagnose("zero", params(), **SHORT)]
+    diagnosis_figure(readings, tmp_path / "where.png")
     assert (tmp_path / "where.png").read_bytes()[:4] == b"\x89PNG"
     rows = summary(readings)
     assert rows[0]["gradient_cosine"] == told.gradient["cosine"]
@@ -193,11 +193,11 @@ def test_bad_input_is_one_line(run):
         (lambda: run.agent(seed=2), "expected seed=0 … 1, got 2"),
         (lambda: run.agent(sed=1), "unknown axis 'sed'"),
         (lambda: dataclasses.replace(run, states=[], chunks=3).agent(seed=0), "3 chunks"),
-        (lambda: truth(run.policy, params()), "expected one policy, got a population"),
-        (lambda: truth(3, params()), "expected an agent"),
-        (lambda: truth("zero", [params(), params()]), "expected one system, got 2"),
-        (lambda: truth("zero", params(), bins=0), "bins"),
-        (lambda: truth_figure([], "x.png"), "at least one"),
+        (lambda: diagnose(run.policy, params()), "expected one policy, got a population"),
+        (lambda: diagnose(3, params()), "expected an agent"),
+        (lambda: diagnose("zero", [params(), params()]), "expected one system, got 2"),
+        (lambda: diagnose("zero", params(), bins=0), "bins"),
+        (lambda: diagnosis_figure([], "x.png"), "at least one"),
     ):
         with pytest.raises(ValueError, match=words) as caught:
             call()
@@ -217,16 +217,16 @@ def push(size):
 @pytest.mark.filterwarnings("error")
 def test_shares_of_an_optimal_value_of_0(tmp_path):
     params = at_rest()
-    readings = [truth(who, params, num_trials=4) for who in ("oracle", push(0.1))]
+    readings = [diagnose(who, params, num_trials=4) for who in ("oracle", push(0.1))]
     assert [t.relative_gap for t in readings] == [0.0, np.inf]
     assert readings[0].action_error == 0.0
     assert [c["gap"] for c in readings[0].by_time] == [0.0] * 8
-    truth_figure(readings, tmp_path / "where.png")
+    diagnosis_figure(readings, tmp_path / "where.png")
     settings = {"hyperparameters": SETTINGS["ppo"], "total_timesteps": 64}
     trained = cojax.train("ppo", params, jax.random.key(0), **settings)
-    reading = truth(trained.agent(seed=0), params, num_trials=4, batches=0)
+    reading = diagnose(trained.agent(seed=0), params, num_trials=4, batches=0)
     assert not np.isnan(list(reading.value_error.values())).any()
-    truth_figure([reading], tmp_path / "where.png")
+    diagnosis_figure([reading], tmp_path / "where.png")
 
 
 def test_curves_count_shares_of_0_and_only_steps_within_the_horizon():
@@ -250,5 +250,5 @@ def radius_over(params, steps):
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
 def test_an_action_that_is_not_finite_is_a_failure_in_meters_and_pictures(value):
     limited = cojax.make("NVDEx-v0", K=1, preset="easy", action_limit=2.0)[1]
-    assert truth(push(value), limited, **SHORT).failures == 8
+    assert diagnose(push(value), limited, **SHORT).failures == 8
     assert animate(limited, push(value), num_steps=4).sides[0].failed == 0
