@@ -52,17 +52,18 @@ def test_the_folder_holds_everything(finished):
     assert [entry.name for entry in folder.iterdir()] == ["out"]  # no state is left
     out = folder / "out"
     assert {entry.name for entry in out.iterdir()} == {
-        "config.yaml", "curves.parquet", "policies", "provenance.json", "rows.json", "tensorboard"
+        "config.yaml", "curves.parquet", "fixtures", "policies", "provenance.json", "rows.json",
+        "tensorboard", "trials.parquet",
     }  # fmt: skip
     curves = curves_of(out)
     assert len(curves) == 2 * 2 * 4
-    labels = ["fixture", "algorithm", "setting", "seed", "timesteps", "gap"]
+    labels = ["fixture", "algorithm", "setting", "seed", "timesteps", "relative_suboptimality"]
     assert list(curves.columns[:6]) == labels
     assert {"policy_loss", "episode_return", "failed", "std"} <= set(curves.columns)
     counts = curves.groupby(["fixture", "setting", "seed"])["timesteps"].apply(list)
     assert len(counts) == 4
     assert all(x == [64, 128, 192, 256] for x in counts)
-    assert np.isfinite(curves["gap"]).all()
+    assert np.isfinite(curves["relative_suboptimality"]).all()
 
 
 def test_rows_are_medians_of_the_curves(finished):
@@ -73,9 +74,9 @@ def test_rows_are_medians_of_the_curves(finished):
     curves = curves_of(folder / "out")
     for row in rows:
         mine = curves[curves["fixture"] == row["fixture"]]
-        last = mine[mine["timesteps"] == 256]["gap"]
-        best = mine.groupby("seed")["gap"].min()
-        for name, x in (("gap", last), ("best_gap", best)):
+        last = mine[mine["timesteps"] == 256]["relative_suboptimality"]
+        best = mine.groupby("seed")["relative_suboptimality"].min()
+        for name, x in (("last", last), ("best", best)):
             assert row[name] == {"median": x.median(), "low": x.min(), "high": x.max()}
         assert (row["num_seeds"], row["failed"], row["timesteps"]) == (2, 0, 256)
         assert row["gamma"] == pytest.approx(0.9)
@@ -92,7 +93,7 @@ def test_progress_tells_memory_speed_gap_and_another_gamma(finished):
 def test_policies_and_provenance_fit_together(finished):
     out = finished[0] / "out"
     about = json.loads((out / "provenance.json").read_text())
-    assert about["schema"] == "cojax.training/1"
+    assert (about["schema"], about["kind"]) == ("cojax.results/2", "train")
     assert {"git", "versions", "device", "prng"} <= set(about)
     curves = curves_of(out)
     for population in about["populations"]:
@@ -103,7 +104,9 @@ def test_policies_and_provenance_fit_together(finished):
         assert last.axes == best.axes == ("fixture", "seed") == tuple(population["axes"])
         (fixture,) = population["fixtures"]
         mine = curves[curves["fixture"] == fixture]
-        at = mine.loc[mine.groupby("seed")["gap"].idxmin()]["timesteps"].to_numpy()
+        at = mine.loc[mine.groupby("seed")["relative_suboptimality"].idxmin()][
+            "timesteps"
+        ].to_numpy()
         moved = [
             any(
                 not np.array_equal(x[0, seed], y[0, seed])
@@ -114,6 +117,34 @@ def test_policies_and_provenance_fit_together(finished):
             for seed in range(2)
         ]
         assert moved == list(at != 256)
+
+
+def test_a_training_is_compared_and_reported_as_a_run_is(finished, tmp_path):
+    """Its trials are those of every evaluation on the same root, at the policies' own shapes."""
+    out, zero = finished[0] / "out", tmp_path / "zero"
+    words = ["evaluate", "--policy", "zero", "--out", str(zero), "--trials", "256", "--json"]
+    done = CliRunner().invoke(main, [*words, "--fixture", ARM, "--fixture", VEHICLE])
+    assert done.exit_code == 0, done.output
+    compared = CliRunner().invoke(main, ["compare", str(out), str(zero), "--json"])
+    assert compared.exit_code == 0, compared.output
+    rows = json.loads(compared.stdout)
+    assert {(r["fixture"], r["first"], r["second"]) for r in rows} == {
+        (name, "ppo", "zero") for name in (ARM, VEHICLE)
+    }
+    trained = {row["fixture"]: row for row in json.loads((out / "rows.json").read_text())}
+    for row in rows:
+        measured = pd.read_parquet(out / "trials.parquet").query("fixture == @row['fixture']")
+        assert measured["optimal_value"].nunique() == 256
+        gap = trained[row["fixture"]]["suboptimality"]["mean"]
+        if gap is not None and np.isfinite(row["difference"]["mean"] or np.nan):
+            still = pd.read_parquet(zero / "trials.parquet").query("fixture == @row['fixture']")
+            difference = gap - still["suboptimality"].mean()
+            assert row["difference"]["mean"] == pytest.approx(difference, rel=1e-6)
+    page = CliRunner().invoke(main, ["report", str(out), "--out", str(tmp_path / "page.html")])
+    assert page.exit_code == 0, page.output
+    text = (tmp_path / "page.html").read_text("utf-8")
+    assert "cojax train config.yaml" in text
+    assert "PPO trained on 2 systems" in text
 
 
 def scalars(folder):
@@ -139,7 +170,9 @@ def test_event_files_say_what_the_curves_say(finished):
         seen = scalars(out / "tensorboard" / fixture / "setting-0" / "seed-1")
         mine = curves[(curves["fixture"] == fixture) & (curves["seed"] == 1)]
         for row in mine.itertuples():
-            assert seen["gap", row.timesteps] == np.float32(row.gap)
+            assert seen["relative_suboptimality", row.timesteps] == np.float32(
+                row.relative_suboptimality
+            )
             assert seen["policy_loss", row.timesteps] == np.float32(row.policy_loss)
         assert all(np.isfinite(x) for x in seen.values())
 

@@ -192,7 +192,7 @@ def test_figures_are_printed_though_the_disk_is_full(monkeypatch, tmp_path):
     def full(*arguments, **options):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("cojax.evaluation.provenance.write_provenance", full)
+    monkeypatch.setattr("cojax.evaluation.provenance.write", full)
     result = CliRunner().invoke(main, [*SMALL, "--out", str(tmp_path / "out")])
     assert result.exit_code == 2
     assert "paired trials" in result.stdout

@@ -165,7 +165,7 @@ def test_members_of_a_population_meet_the_instances_of_the_wrapped_environment()
 
     rows = result.rows(num_resamples=200)
     assert [r["policy"] for r in rows] == ["trained", "trained", "trained", "zero"] * 2
-    assert rows[1]["hyperparameters"] == 1
+    assert rows[1]["setting"] == 1
     assert rows[0]["num_seeds"] == 2
     frame = result.frame()
     assert len(frame) == 2 * 7 * 8

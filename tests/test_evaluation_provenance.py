@@ -120,13 +120,32 @@ def test_damaged_folders_are_one_line(tmp_path):
     about.write_text(json.dumps({**content, "fixtures": ["f", "g"]}))
     refused("fixtures: expected a sha256")
     about.write_text(json.dumps({**content, "schema": "cojax.results/0"}))
-    refused("expected cojax.results/1, got cojax.results/0")
+    refused("expected cojax.results/2, got cojax.results/0; it was written by another version")
+    about.write_text(json.dumps({**content, "schema": "cojax.results/3"}))
+    refused("got cojax.results/3; it was written by a newer version: update cojax")
+    about.write_text(json.dumps({**content, "schema": "cojax.training/1"}))
+    refused("which has no trials; measure its policies: cojax evaluate --policy")
     about.write_text("{")
     refused("expected JSON")
     about.unlink()
     refused("provenance.json is missing")
     assert invoke("compare", a, "nowhere").exit_code == 2
     assert "did you mean" in invoke("compare", a, a, "--metric", "suboptimalty").stderr
+
+
+def test_a_folder_of_the_schema_before_is_read(tmp_path):
+    a, b = folders(tmp_path, evaluation(), evaluation(shift=0.5))
+    now = json.loads(invoke("compare", a, b, "--json").stdout)
+    trials, about = tmp_path / "b" / "trials.parquet", tmp_path / "b" / "provenance.json"
+    content = json.loads(about.read_text())
+    del content["kind"]
+    about.write_text(json.dumps({**content, "schema": "cojax.results/1"}))
+    frame = pd.read_parquet(trials)
+    frame.rename(columns={"setting": "hyperparameters"}).to_parquet(trials)
+    assert json.loads(invoke("compare", a, b, "--json").stdout) == now
+    frame = frame.assign(hyperparameters=pd.array([0] * len(frame), dtype="Int64"))
+    frame.to_parquet(trials)
+    assert provenance.load(b).policies("f") == ["zero (0)", "ppo (0)"]
 
 
 def test_the_table_says_what_pairing_is_worth(tmp_path):

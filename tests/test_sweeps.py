@@ -48,7 +48,7 @@ SMALL = {
     "evaluation": {"num_trials": 4},
     "execution": {"chunk_members": 2},
 }  # fmt: skip
-TABLES = ("members.parquet", "curves.parquet", "rows.parquet", "rows.json")
+TABLES = ("members.parquet", "trials.parquet", "curves.parquet", "rows.parquet", "rows.json")
 
 
 def changed(**fields):
@@ -112,15 +112,42 @@ def test_a_member_is_the_solo_run_and_its_gap_can_be_measured_again(finished):
         np.testing.assert_array_equal(ours, theirs)
     measured = cojax.evaluate({"ppo": policy}, fixture.params, num_trials=4, root=2)
     gaps = measured.frame().query("policy == 'ppo'")["relative_suboptimality"]
-    np.testing.assert_allclose(line["trial_gaps"], gaps.to_numpy(), rtol=2e-5)
-    assert line["gap"] == pytest.approx(np.mean(line["trial_gaps"]), rel=1e-6)
+    trials = pd.read_parquet(folder / "out" / "trials.parquet")
+    mine = trials.query(f"setting == {line['setting']} and seed == {line['seed']}")
+    mine = mine["relative_suboptimality"].to_numpy()
+    np.testing.assert_allclose(mine, gaps.to_numpy(), rtol=2e-5)
+    assert line["relative_suboptimality"] == pytest.approx(np.mean(mine), rel=1e-6)
+
+
+def test_a_sweep_is_compared_and_reported_as_a_run_is(finished, tmp_path, monkeypatch):
+    out = finished[0] / "out"
+    compared = CliRunner().invoke(main, ["compare", str(out), str(out), "--json"])
+    assert compared.exit_code == 2
+    assert "its trials have no suboptimality" in compared.stderr
+    words = ["compare", str(out), str(out), "--metric", "relative_suboptimality", "--json"]
+    compared = CliRunner().invoke(main, words)
+    assert compared.exit_code == 0, compared.output
+    rows = json.loads(compared.stdout)
+    assert [(r["first"], r["difference"]["mean"]) for r in rows] == [
+        (f"ppo ({setting})", 0.0) for setting in range(3)
+    ]
+    monkeypatch.setattr("cojax.report.page.BEST", 2)
+    page = CliRunner().invoke(main, ["report", str(out), "--out", str(tmp_path / "page.html")])
+    assert page.exit_code == 0, page.output
+    text = (tmp_path / "page.html").read_text("utf-8")
+    assert "The 2 best of 3 settings" in text
+    assert "cojax sweep config.yaml" in text
+    best = json.loads((out / "rows.json").read_text())
+    assert [f"ppo ({row['setting']})" in text for row in best] == [True, True, False]
+    assert f"learning_rate {best[0]['hyperparameters']['learning_rate']:.4g}" in text
 
 
 def test_how_it_is_cut_changes_nothing(finished, tmp_path):
     folder, _ = finished
     whole = changed(execution={"chunk_members": 5})
     run_sweep(whole, tmp_path / "out")
-    columns = ["setting", "seed", "gap", "curve_gap", "failed", "episode_return"]
+    columns = ["setting", "seed", "relative_suboptimality", "last_on_curve"]
+    columns += ["failed", "episode_return"]
     a, b = (
         pd.read_parquet(where / "out" / "members.parquet")[columns] for where in (folder, tmp_path)
     )
@@ -375,7 +402,7 @@ def test_a_search_ends_in_winners_and_resumes_to_the_same(tmp_path, monkeypatch)
     first = run_sweep(config, tmp_path / "first")
     assert [row["setting"] for row in first.rows].count(search.DEFAULTS) == 1
     assert len(first.rows) == 2
-    trials = pd.read_parquet(tmp_path / "first" / "trials.parquet")
+    trials = pd.read_parquet(tmp_path / "first" / "candidates.parquet")
     complete = trials[trials["state"] == "complete"]
     best = complete.sort_values("bound").iloc[0]
     winner = next(row for row in first.rows if row["setting"] != search.DEFAULTS)
@@ -406,7 +433,7 @@ def test_a_search_ends_in_winners_and_resumes_to_the_same(tmp_path, monkeypatch)
         run_sweep(config, tmp_path / "second", resume=True, engine=stops_at_once)
     monkeypatch.setattr(search, "_Population", None)  # the search has ended: it is not run again
     run_sweep(config, tmp_path / "second", resume=True)
-    same(tmp_path / "first", tmp_path / "second", (*TABLES, "trials.parquet"))
+    same(tmp_path / "first", tmp_path / "second", (*TABLES, "candidates.parquet"))
 
 
 def test_event_files_hold_the_curves(tmp_path):

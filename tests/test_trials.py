@@ -62,7 +62,9 @@ def test_a_trial_that_failed_stays_where_it_was(bad):
         if not after.all():
             last = int(np.argmin(after))
             assert np.isfinite(path).all()
-            np.testing.assert_array_equal(path[last:], np.broadcast_to(path[last], path[last:].shape))
+            np.testing.assert_array_equal(
+                path[last:], np.broadcast_to(path[last], path[last:].shape)
+            )
 
 
 def test_leaving_the_guard_is_a_failure_after_the_action():

@@ -157,11 +157,11 @@ def print_sweep(rows: list[dict[str, Any]], fresh: bool, most: int = 20) -> None
             continue
         varied = ", ".join(f"{n} {_short(v)}" for n, v in row["hyperparameters"].items())
         number_of = "defaults" if row["setting"] < 0 else str(row["setting"])
-        gap = row["gap"]
+        gap = row["seeds"]
         table.add_row(
-            row["fixture"], row["algorithm"], number_of, varied,
+            row["fixture"], row["policy"], number_of, varied,
             number(gap["median"]), number(gap["low"]), number(gap["high"]), number(row["bound"]),
-            f"{row['diverged']:.0%}",
+            f"{row['failures'] / (row['num_trials'] * row['num_seeds']):.0%}",
         )  # fmt: skip
     out = console()
     out.print(table)

@@ -173,9 +173,9 @@ def _print(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         gaps = [
             f"{number(cell['median'])} [{number(cell['low'])}, {number(cell['high'])}]"
-            for cell in (row["gap"], row["best_gap"])
+            for cell in (row["last"], row["best"])
         ]
-        labels = (row["fixture"], row["algorithm"], str(row["setting"]))
+        labels = (row["fixture"], row["policy"], str(row["setting"]))
         table.add_row(*labels, *gaps, str(row["failed"]))
     out = console()
     out.print(table)

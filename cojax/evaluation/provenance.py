@@ -1,6 +1,14 @@
-"""Results folders: what was run, on what, and whether two of them can be compared.
+"""Results folders, ``cojax.results/2``: what was run, on what, and whether two can be compared.
 
-A folder holds ``trials.parquet`` (one line a trial), ``rows.json`` and ``provenance.json``.
+Whatever wrote a folder (``kind``: run, train, sweep or evaluate), it holds
+
+    provenance.json    what decides the figures, and may explain them
+    rows.json          a row for each fixture, policy and setting
+    trials.parquet     a line for each fixture, policy, setting, seed and trial
+    curves.parquet     a line for each moment of each learner's training, where something learned
+
+and a column of one name means one thing: ``fixture``, ``policy`` or ``algorithm``, ``setting``,
+``seed``, ``timesteps``, ``relative_suboptimality`` and the other metrics.
 """
 
 from __future__ import annotations
@@ -21,16 +29,18 @@ from cojax.io.provenance import machine
 if TYPE_CHECKING:
     import pandas as pd
 
-SCHEMA = "cojax.results/1"
+SCHEMA = "cojax.results/2"
+BEFORE = "cojax.results/1"  # read too: it calls a setting hyperparameters
+KINDS = ("run", "train", "sweep", "evaluate")
+LABELS = ("fixture", "policy", "setting", "seed", "trial")
+METRIC = "relative_suboptimality"
 _DECIDING = ("stream_fingerprint", "prng", "root", "precision")
 
 
 def provenance(
-    evaluations: Evaluation | Sequence[Evaluation], configuration: Any = None
+    kind: str, evaluations: Sequence[Evaluation], configuration: Any = None
 ) -> dict[str, Any]:
     """All that decides, or may explain, the figures of evaluations on one root; JSON data."""
-    if isinstance(evaluations, Evaluation):
-        evaluations = [evaluations]
     fixtures = {
         name: {
             "sha256": e.hashes[f] if e.hashes else None,
@@ -40,41 +50,46 @@ def provenance(
         for e in evaluations
         for f, name in enumerate(e.fixtures)
     }
+    first = evaluations[0]
+    trials = {"root": first.root, "num_trials": first.num_trials, "precision": first.dtype}
+    return described(kind, fixtures, trials, configuration)
+
+
+def described(
+    kind: str, fixtures: dict[str, Any], trials: dict[str, Any], configuration: Any
+) -> dict[str, Any]:
+    """Provenance: a ``kind``, about each of its ``fixtures``, the root, number and precision of
+    its ``trials``, what was configured, random streams, machine and versions; JSON data.
+    """
     return {
         "schema": SCHEMA,
+        "kind": kind,
         "fixtures": fixtures,
-        "root": evaluations[0].root,
-        "num_trials": evaluations[0].num_trials,
-        "precision": evaluations[0].dtype,
-        **surroundings(),
+        **trials,
+        "stream_fingerprint": streams.fingerprint(),
+        "prng": streams.IMPLEMENTATION,
+        **machine(),
         "configuration": configuration,
     }
 
 
-def surroundings() -> dict[str, Any]:
-    """Random streams, machine and versions: what any result may depend on; JSON data."""
-    return {
-        "stream_fingerprint": streams.fingerprint(),
-        "prng": streams.IMPLEMENTATION,
-        **machine(),
-    }
-
-
-def write_provenance(folder: Path, evaluations: Any, configuration: Any = None) -> None:
-    """Write ``provenance.json`` into a results folder that is being made."""
-    content = provenance(evaluations, configuration)
-    (folder / "provenance.json").write_text(json_text.configuration_text(content), "utf-8")
+def write(
+    folder: Path, about: dict[str, Any], rows: list[dict[str, Any]], trials: pd.DataFrame
+) -> None:
+    """Write what every results folder has into one that is being made."""
+    tables.write(trials, folder / "trials.parquet")
+    files.write_whole(folder / "rows.json", json_text.rows_text(rows) + "\n")
+    files.write_whole(folder / "provenance.json", json_text.configuration_text(about))
 
 
 def save(evaluation: Evaluation, folder: str | Path, configuration: Any = None) -> None:
-    """Write a results folder; it appears whole or not at all.
+    """Write the results folder of an evaluation; it appears whole or not at all.
 
     Raises ValueError, one line, where the folder exists.
     """
-    with files.whole_folder(folder) as temporary:
-        tables.write(evaluation.frame(), temporary / "trials.parquet")
-        (temporary / "rows.json").write_text(json_text.rows_text(evaluation.rows()) + "\n", "utf-8")
-        write_provenance(temporary, evaluation, configuration)
+    about = provenance("evaluate", [evaluation], configuration)
+    with files.whole_folder(folder) as new:
+        write(new, about, evaluation.rows(), evaluation.frame())
 
 
 # --- reading and comparing -----------------------------------------------------------------------
@@ -113,12 +128,7 @@ def load(folder: str | Path) -> Results:
         if not (folder / name).is_file():
             raise InputError(f"{folder}: expected a results folder, {name} is missing")
     content = json_text.load(folder / "provenance.json", dict)
-    schema = content.get("schema")
-    if schema != SCHEMA:
-        raise InputError(
-            f"{folder / 'provenance.json'}: schema: expected {SCHEMA}, got {schema}; "
-            "it was written by another version"
-        )
+    _check_schema(folder, content)
     missing = [name for name in ("fixtures", "num_trials", *_DECIDING) if name not in content]
     if missing:
         raise InputError(f"{folder / 'provenance.json'}: {missing[0]} is missing")
@@ -130,17 +140,42 @@ def load(folder: str | Path) -> Results:
             f"{folder / 'provenance.json'}: fixtures: expected a sha256 and a horizon of each"
         )
     trials = tables.read(folder / "trials.parquet")
-    needed = {"fixture", "policy", "trial", "optimal_value", *WORST}
+    trials = trials.rename(columns={"hyperparameters": "setting"})
+    needed = {"fixture", "policy", "trial", METRIC}
+    if content.get("kind") != "sweep":  # which measures the gap alone
+        needed |= {"optimal_value", *WORST}
     if not needed <= set(trials.columns):
         raise InputError(
             f"{folder / 'trials.parquet'}: column {min(needed - set(trials.columns))} is missing"
         )
     _check_trials(folder / "trials.parquet", trials, content)
-    if "hyperparameters" in trials:
-        setting = trials["hyperparameters"]
-        named = trials["policy"] + " (" + setting.astype(str) + ")"
-        trials["policy"] = trials["policy"].where(setting.isna(), named)
+    if "setting" in trials:
+        full = [named(*pair) for pair in zip(trials["policy"], trials["setting"], strict=True)]
+        trials["policy"] = trials["policy"].where(trials["setting"].isna(), full)
     return Results(folder, content, trials)
+
+
+def named(policy: str, setting: Any) -> str:
+    """How tables call a policy of one setting; the default of a search has -1."""
+    return f"{policy} ({'defaults' if setting == -1 else setting})"
+
+
+def _check_schema(folder: Path, content: dict[str, Any]) -> None:
+    """Refuse a folder of another schema, in one line that says what to do."""
+    schema, file = str(content.get("schema")), folder / "provenance.json"
+    if schema in (SCHEMA, BEFORE):
+        return
+    if schema in ("cojax.training/1", "cojax.sweep-results/1"):
+        raise InputError(
+            f"{file}: schema: expected {SCHEMA}, got {schema}, which has no trials; measure its "
+            "policies: cojax evaluate --policy POLICIES.npz --out NEW"
+        )
+    name, _, number = schema.partition("/")
+    newer = name == SCHEMA.partition("/")[0] and number.isdigit() and int(number) > 2
+    raise InputError(
+        f"{file}: schema: expected {SCHEMA}, got {schema}; it was written by "
+        + ("a newer version: update cojax" if newer else "another version")
+    )
 
 
 def _check_trials(file: Path, trials: pd.DataFrame, content: dict[str, Any]) -> None:
@@ -148,12 +183,12 @@ def _check_trials(file: Path, trials: pd.DataFrame, content: dict[str, Any]) -> 
     import pandas as pd
 
     for name in ("trial", "optimal_value", *WORST):
-        if trials[name].dtype.kind not in "iuf":
+        if name in trials and trials[name].dtype.kind not in "iuf":
             raise InputError(f"{file}: column {name}: expected numbers, got {trials[name].dtype}")
     unknown = set(trials["fixture"]) ^ set(content["fixtures"])
     if unknown:
         raise InputError(f"{file}: fixture {min(unknown, key=str)}: not the provenance's fixtures")
-    who = [n for n in ("fixture", "policy", "hyperparameters", "seed") if n in trials]
+    who = [n for n in LABELS[:-1] if n in trials]
     counts = pd.DataFrame(trials.groupby(who, dropna=False)["trial"].agg(["size", "nunique"]))
     short = counts[(counts != content["num_trials"]).any(axis=1)]
     if len(short):
@@ -194,6 +229,11 @@ def compare(
     cannot be compared, or no policy is left.
     """
     errors.one_of("metric", metric, WORST)
+    for side in (a, b):
+        if metric not in side.trials:
+            raise InputError(
+                f"{side.folder}: its trials have no {metric}; compare {METRIC}: --metric {METRIC}"
+            )
     reasons = obstacles(a, b)
     if reasons:
         raise InputError(f"{a.folder} and {b.folder}: {'; '.join(reasons)}")

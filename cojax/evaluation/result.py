@@ -114,9 +114,9 @@ class Evaluation:
             for (policy, setting), members in self.populations().items():
                 row: dict[str, Any] = {"fixture": fixture, "policy": policy}
                 if setting is not None:
-                    row["hyperparameters"] = setting
+                    row["setting"] = setting
                 cells = {name: values[f, members] for name, values in self.trials.items()}
-                row.update(_summary(cells, options))
+                row.update(summarize(cells, options))
                 row["resolution_floor"] = self.floors[f] if self.floors else None
                 out.append(row)
         return out
@@ -130,8 +130,8 @@ class Evaluation:
             "fixture": np.repeat(self.fixtures, M * N),
             "policy": np.tile(np.repeat([m.policy for m in self.members], N), F),
         }
-        for name in ("hyperparameters", "seed"):
-            values = [getattr(m, name) for m in self.members]
+        for name, own in (("setting", "hyperparameters"), ("seed", "seed")):
+            values = [getattr(m, own) for m in self.members]
             if any(v is not None for v in values):
                 column = np.tile(np.repeat(np.array(values, object), N), F)
                 columns[name] = pd.array(column.tolist(), dtype="Int64")
@@ -148,31 +148,35 @@ class Evaluation:
         return groups
 
 
-def _summary(cells: dict[str, np.ndarray], options: dict[str, Any]) -> dict[str, Any]:
-    """The rest of a row from its trials, (S, N) each."""
+def summarize(cells: dict[str, np.ndarray], options: dict[str, Any]) -> dict[str, Any]:
+    """The rest of a row from its trials, (S, N) each: ``failed``, and whichever metrics there are.
+
+    ``options`` are those of :func:`cojax.evaluation.intervals.interval_of_mean`.
+    """
+    metrics = [name for name in METRICS if name in cells]
     failed = cells["failed"].astype(bool)
     row: dict[str, Any] = {"num_trials": failed.shape[1]}
     if failed.shape[0] > 1:
         row["num_seeds"] = failed.shape[0]
-    for name, source in (("failures", "failed"), ("diverged",) * 2, ("nonfinite",) * 2):
-        row[name] = int(cells[source].sum())
-    row["saturated"] = float(cells["saturated"].mean())
-    row["reached"] = float(cells["reached"].mean())
-    for name in ("optimal_value", TAIL):
-        if name in cells:  # trials of earlier versions have no tail
+    row["failures"] = int(failed.sum())
+    for name in ("diverged", "nonfinite"):
+        if name in cells:
+            row[name] = int(cells[name].sum())
+    for name in ("saturated", "reached", "optimal_value", TAIL):
+        if name in cells:
             row[name] = float(cells[name].mean())
-    values = np.stack([cells[name] for name in METRICS])  # (metrics, S, N)
+    values = np.stack([cells[name] for name in metrics])  # (metrics, S, N)
     if CONTROLLED in cells:
         extra = cells[CONTROLLED]
         row[CONTROLLED] = {"mean": np.inf, "low": np.inf, "high": np.inf}
         if np.isfinite(extra).all():
             row.update(_intervals([CONTROLLED], extra[None], options))
     if not failed.any():
-        row.update(_intervals(METRICS, values, options))
+        row.update(_intervals(metrics, values, options))
         return row
-    for name in METRICS:
+    for name in metrics:
         row[name] = {"mean": WORST[name], "low": WORST[name], "high": WORST[name]}
-    names = [f"{name}_completed" for name in METRICS]
+    names = [f"{name}_completed" for name in metrics]
     completed = ~failed.any(axis=0) if failed.shape[0] > 1 else ~failed[0]
     if completed.any():
         row.update(_intervals(names, values[..., completed], options))

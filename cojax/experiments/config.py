@@ -106,6 +106,7 @@ class Training(_Strict):
     num_seeds: Count = 4
     seed: Seed = 0
     total_timesteps: Count = 300_000
+    evaluation: Evaluation = Evaluation(policies=[])
     curve: Curve = Curve(points=20)
 
     def base(self, family: str) -> dict[str, Any]:

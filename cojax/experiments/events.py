@@ -52,9 +52,9 @@ class Live:
         self.events = require()(str(folder))
 
     def write(self, steps: int, metrics: dict[str, Any]) -> None:
-        """Write an interval as ``train`` tells it; ``evaluation`` is called gap."""
+        """Write an interval as ``train`` tells it; ``evaluation`` has the name it has in tables."""
         for name, value in metrics.items():
-            tag = "gap" if name == "evaluation" else name
+            tag = "relative_suboptimality" if name == "evaluation" else name
             numbers = np.asarray(value, np.float64)
             middle = float(np.median(numbers))
             if np.isfinite(middle):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,16 +13,16 @@ from cojax import errors
 from cojax.agents import load_policy, prepare, save_policy
 from cojax.agents.training import check
 from cojax.envs import CommonStreams, ConverseEnv
-from cojax.evaluation import Evaluation, evaluate, provenance
+from cojax.evaluation import Evaluation, provenance
 from cojax.evaluation.checkpoints import policy_from_text
 from cojax.evaluation.evaluator import group_by_shape
 from cojax.evaluation.result import METRICS
 from cojax.experiments.config import Algorithm, Experiment, load_experiment
 from cojax.experiments.regimes import StartedFixture, systems
-from cojax.experiments.training import arguments
+from cojax.experiments.training import arguments, measure
 from cojax.families import FAMILIES
 from cojax.fixtures.store import save_fixture
-from cojax.io import files, json_text, tables, yaml
+from cojax.io import files, tables, yaml
 from cojax.io.progress import names, stage
 from cojax.io.resume import (
     begun,
@@ -129,7 +128,9 @@ def _run(
             trained[name] = load_policy(state / name / "policy.npz")
             curves.append(tables.read(state / name / "curves.parquet"))
         learners = [trained[f"{a.name}-{number}"] for a in experiment.algorithms]
-        result = _evaluate(experiment, members, [*policies, *learners])
+        params = {one.id: one.params for one in members}
+        fixtures = [one.fixture for one in members]
+        result = measure(experiment, params, fixtures, [*policies, *learners])
         for row in result.rows():
             rows.setdefault(row["fixture"], []).append(row)
         evaluations.append(result)
@@ -179,25 +180,6 @@ def _train(
         shutil.rmtree(sitting)
 
 
-def _evaluate(
-    experiment: Experiment, members: list[StartedFixture], policies: Sequence[Any]
-) -> Evaluation:
-    """All policies on systems of one shape, on the same streams."""
-    with stage(f"evaluate {names(members)}") as report:
-        result = evaluate(
-            policies,
-            {one.id: one.params for one in members},
-            experiment.evaluation.num_trials,
-            experiment.evaluation.root,
-        )
-        report(1.0, f"{result.num_trials} paired trials")
-    return dataclasses.replace(
-        result,
-        floors=tuple(one.floor for one in members),
-        hashes=tuple(one.fixture.sha256 for one in members),
-    )
-
-
 def _curve_frame(run: Any, name: str, members: list[StartedFixture]) -> pd.DataFrame:
     """The gap and the mean stage reward of training episodes at each moment, long form."""
     import pandas as pd
@@ -211,6 +193,7 @@ def _curve_frame(run: Any, name: str, members: list[StartedFixture]) -> pd.DataF
         {
             "fixture": np.repeat([one.id for one in members], S * K),
             "algorithm": name,
+            "setting": 0,
             "seed": np.tile(np.repeat(np.arange(S), K), F),
             "timesteps": np.tile(run.timesteps, F * S),
             "relative_suboptimality": gaps.ravel(),
@@ -227,11 +210,10 @@ def _write(outcome: Outcome, state: Path) -> None:
     content = _content(outcome.experiment)
     with part(state, "results") as folder:
         files.write_whole(folder / "config.yaml", yaml.dump(content))
+        about = provenance.provenance("run", outcome.evaluations, content)
+        provenance.write(folder, about, outcome.rows, outcome.trials)
         tables.write(flat_rows(outcome.rows), folder / "rows.parquet")
-        tables.write(outcome.trials, folder / "trials.parquet")
         tables.write(outcome.curves, folder / "curves.parquet")
-        (folder / "rows.json").write_text(json_text.rows_text(outcome.rows) + "\n", "utf-8")
-        provenance.write_provenance(folder, outcome.evaluations, content)
         for name in ("policies", "fixtures"):
             (folder / name).mkdir()
         for name, policy in outcome.policies.items():

@@ -18,21 +18,21 @@ from cojax.agents.run import Run
 from cojax.agents.training import Job, check
 from cojax.envs import EnvParams, stack
 from cojax.errors import InputError
-from cojax.evaluation import provenance
+from cojax.evaluation import Evaluation, evaluate, provenance
 from cojax.evaluation.evaluator import group_by_shape
 from cojax.evaluation.learning_curve import RelativeGap
 from cojax.experiments import events
 from cojax.experiments.config import Experiment, Training, load_training
 from cojax.families import FAMILIES
 from cojax.fixtures import Fixture, load_fixture
-from cojax.io import files, json_text, tables, yaml
+from cojax.fixtures.store import save_fixture
+from cojax.io import files, tables, yaml
 from cojax.io.progress import Report, names, stage
 from cojax.io.resume import begun, claim, finish, part, settle, unfinished
 
 if TYPE_CHECKING:
     import pandas as pd
 
-SCHEMA = "cojax.training/1"
 STATE_SECONDS = 60.0  # at most this much work is lost, and the interval that is under way
 
 
@@ -41,15 +41,20 @@ class Trained:
     """What a training gave.
 
     Attributes:
-        rows: one dict for each fixture and setting; ``gap`` and ``best_gap`` hold median, low and
-            high over the seeds, in units of V*.
+        rows: one dict for each fixture and setting: those of the evaluation of the last policies
+            (see ``Evaluation.rows``), and ``last`` and ``best``, median, low and high over the
+            seeds of the gap on the curve, in units of V*.
+        trials: one line for each fixture, setting, seed and trial of that evaluation.
         curves: one line for each fixture, setting, seed and interval.
+        evaluations: one for each shape of fixture.
         runs: trained populations, one for each shape of fixture.
         folder: where it was written.
     """
 
     rows: list[dict[str, Any]]
+    trials: pd.DataFrame
     curves: pd.DataFrame
+    evaluations: list[Evaluation]
     runs: list[Run]
     folder: Path
 
@@ -72,9 +77,9 @@ def run_training(
 ) -> Trained:
     """Train on all fixtures, those of one shape by one program, and write ``folder``.
 
-    The folder holds ``config.yaml``, ``curves.parquet``, ``rows.json``, ``provenance.json``,
-    ``policies/*.npz`` (the last, and the best by its gap in training) and, with ``tensorboard``,
-    event files. It appears whole or not at all. Until then the full state is kept beside it, in
+    The folder holds ``config.yaml``, ``curves.parquet``, ``trials.parquet``, ``rows.json``,
+    ``provenance.json``, ``fixtures/*.yaml``, ``policies/*.npz`` (the last, and the best by its gap
+    in training) and, with ``tensorboard``, event files. It appears whole or not at all. Until then the full state is kept beside it, in
     ``FOLDER.unfinished``, every minute, and ``resume`` continues from there, bit for bit on CPU.
 
     Raises InputError, one line, where the folder exists, where something named in the training
@@ -103,22 +108,32 @@ def run_training(
             if fresh and not runs:  # nothing was trained
                 shutil.rmtree(at, ignore_errors=True)
             raise
-        trained = _gather(fixtures, members, runs, folder)
+        trained = _gather(config, fixtures, members, runs, folder)
         _write(config, trained, members, at, tensorboard)
     return trained
 
 
 def _gather(
-    fixtures: list[Fixture], members: list[list[Fixture]], runs: list[Run], folder: Path
+    config: Training,
+    fixtures: list[Fixture],
+    members: list[list[Fixture]],
+    runs: list[Run],
+    folder: Path,
 ) -> Trained:
     """Tables over all groups, in the order the fixtures were named."""
     import pandas as pd
 
     order = {fixture.id: i for i, fixture in enumerate(fixtures)}
-    rows = [row for run, group in zip(runs, members, strict=True) for row in _rows(run, group)]
+    measured = [
+        measure(config, {one.id: one.params for one in group}, group, [run.policy])
+        for run, group in zip(runs, members, strict=True)
+    ]
+    rows = [row for k in zip(runs, members, measured, strict=True) for row in _rows(*k)]
     return Trained(
         rows=sorted(rows, key=lambda row: (order[row["fixture"]], row["setting"])),
+        trials=pd.concat([one.frame() for one in measured], ignore_index=True),
         curves=pd.concat([curve_frame(r, g) for r, g in zip(runs, members, strict=True)]),
+        evaluations=measured,
         runs=runs,
         folder=folder,
     )
@@ -169,6 +184,21 @@ def arguments(
         "evaluate": RelativeGap(config.curve.num_trials, horizon, config.curve.root),
         "eval_every": -(-total_timesteps // config.curve.points),
     }
+
+
+def measure(
+    config: Training | Experiment,
+    params: dict[str, EnvParams],
+    fixtures: Sequence[Fixture],
+    policies: Sequence[Any],
+) -> Evaluation:
+    """The final evaluation: all policies on systems of one shape, by name, on the same streams."""
+    with stage(f"evaluate {names(fixtures)}") as report:
+        result = evaluate(policies, params, config.evaluation.num_trials, config.evaluation.root)
+        report(1.0, f"{result.num_trials} paired trials")
+    floors = [getattr(one.certificate, "resolution_floor", None) for one in fixtures]
+    hashes = tuple(one.sha256 for one in fixtures)
+    return dataclasses.replace(result, floors=tuple(floors), hashes=hashes)
 
 
 def memory_line(job: Job) -> str:
@@ -226,14 +256,15 @@ def curve_frame(run: Run, fixtures: list[Fixture]) -> pd.DataFrame:
             "setting": h,
             "seed": s,
             "timesteps": run.timesteps[k],
-            "gap": gaps.ravel(),
+            "relative_suboptimality": gaps.ravel(),
             **metrics,
         }
     )
 
 
-def _rows(run: Run, fixtures: list[Fixture]) -> list[dict[str, Any]]:
+def _rows(run: Run, fixtures: list[Fixture], measured: Evaluation) -> list[dict[str, Any]]:
     """One row for each fixture and setting."""
+    of = {(row["fixture"], row.get("setting", 0)): row for row in measured.rows()}
     gaps = _with_settings(run, _gaps(run.curves))
     failed, gamma = (_with_settings(run, x) for x in (run.failed, run.gamma))
 
@@ -242,14 +273,13 @@ def _rows(run: Run, fixtures: list[Fixture]) -> list[dict[str, Any]]:
 
     return [
         {
-            "fixture": fixture.id,
-            "algorithm": run.algorithm,
+            **of[fixture.id, h],
             "setting": h,
             "num_seeds": gaps.shape[2],
             "timesteps": int(run.timesteps[-1]),
             "gamma": float(gamma[f, h, 0]),
-            "gap": over_seeds(gaps[f, h, :, -1]),
-            "best_gap": over_seeds(gaps[f, h].min(axis=-1)),
+            "last": over_seeds(gaps[f, h, :, -1]),
+            "best": over_seeds(gaps[f, h].min(axis=-1)),
             "failed": int(failed[f, h].sum()),
         }
         for f, fixture in enumerate(fixtures)
@@ -269,8 +299,8 @@ def _write(
     with part(state, "results") as folder:
         files.write_whole(folder / "config.yaml", yaml.dump(content))
         tables.write(trained.curves, folder / "curves.parquet")
-        (folder / "rows.json").write_text(json_text.rows_text(trained.rows) + "\n", "utf-8")
-        (folder / "policies").mkdir()
+        for name in ("policies", "fixtures"):
+            (folder / name).mkdir()
         populations = []
         for number, (run, group) in enumerate(zip(trained.runs, groups, strict=True)):
             name = f"{run.algorithm}-{number}"
@@ -278,13 +308,10 @@ def _write(
             if run.best is not None:
                 save_policy(folder / "policies" / f"{name}-best.npz", run.best)
             populations.append(_about(name, run, group))
-        about = {
-            "schema": SCHEMA,
-            "populations": populations,
-            **provenance.surroundings(),
-            "configuration": content,
-        }
-        (folder / "provenance.json").write_text(json_text.configuration_text(about), "utf-8")
+            for fixture in group:
+                save_fixture(fixture, folder / "fixtures" / f"{fixture.id}.yaml")
+        about = provenance.provenance("train", trained.evaluations, content)
+        provenance.write(folder, about | {"populations": populations}, trained.rows, trained.trials)
         if tensorboard:
             events.write_curves(folder / "tensorboard", trained.curves)
     finish(state, "results", trained.folder)

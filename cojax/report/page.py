@@ -20,13 +20,14 @@ from cojax.errors import InputError
 from cojax.evaluation import provenance
 from cojax.io import files, json_text, tables, yaml
 from cojax.report.page_charts import curve_charts, forest
-from cojax.report.page_parts import cards, result_rows, summary
+from cojax.report.page_parts import CELLS, METRIC, cards, result_rows, summary
 from cojax.report.printing import number
 
 if TYPE_CHECKING:
     import pandas as pd
 
-CELLS = ("relative_suboptimality", "paper_optgap", "paper_regret")  # every row must have them
+BEST = 20  # settings of a sweep that its page shows, of each system
+CELL = {"mean", "low", "high"}
 FIRST = 200  # rows of a table shown before anybody asks for more; report.js has the same
 IMAGES = {".svg": "image/svg+xml", ".png": "image/png"}
 
@@ -35,7 +36,8 @@ def write_report(folder: str | Path, out: str | Path | None = None) -> Path:
     """Write the page of a results folder, whole or not at all.
 
     Args:
-        folder: as ``cojax run`` or ``cojax evaluate --out`` writes it. ``tables/*.csv``,
+        folder: as ``cojax run``, ``train``, ``sweep`` or ``evaluate --out`` writes it; of a
+            sweep, the best settings are shown. ``tables/*.csv``,
             ``figures/*.svg`` and ``*.png``, and ``fixtures/*.yaml`` are included where there are
             any, with title, caption and command from an ``index.json`` beside them.
         out: the file to write, by default ``report.html`` in the folder.
@@ -61,6 +63,12 @@ def gather(folder: Path) -> dict[str, Any]:
     results = provenance.load(folder)
     about = results.provenance
     rows = _rows(folder / "rows.json")
+    settings = 0
+    if about.get("kind") == "sweep":
+        settings = len({(row["policy"], row.get("setting")) for row in rows})
+        rows = _best(rows)
+        shown = {provenance.named(row["policy"], row.get("setting")) for row in rows}
+        results = results._replace(trials=results.trials[results.trials["policy"].isin(shown)])
     curves = _curves(folder)
     configuration = about.get("configuration")
     configuration = configuration if isinstance(configuration, dict) else {}
@@ -68,6 +76,8 @@ def gather(folder: Path) -> dict[str, Any]:
     learners = [] if curves is None else list(dict.fromkeys(curves["algorithm"]))
     again = _again(configuration, (folder / "config.yaml").is_file(), about)
     said = summary(results, rows, learners, configuration)
+    if settings > BEST:
+        said["what"] += f" The {BEST} best of {settings:,} settings are shown for each system."
     figures = _figures(folder)
     return {
         "name": name,
@@ -95,10 +105,21 @@ def _rows(file: Path) -> list[dict[str, Any]]:
         raise InputError(f"{file}: expected a list of rows, at least one")
     for k, row in enumerate(rows):
         missing = [n for n in ("fixture", "policy", "failures", "num_trials") if n not in row]
-        missing += [n for n in CELLS if not {"mean", "low", "high"} <= set(row.get(n) or ())]
+        missing += [] if set(row.get(METRIC) or ()) >= CELL else [METRIC]
+        missing += [n for n in CELLS if n in row and not set(row[n] or ()) >= CELL]
         if missing:
             raise InputError(f"{file}: row {k}: {missing[0]} is missing")
     return rows
+
+
+def _best(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of a sweep with the lowest bounds on each system."""
+    count: dict[str, int] = {}
+    best = []
+    for row in sorted(rows, key=lambda row: (row["fixture"], row.get("bound") or 0.0)):
+        count[row["fixture"]] = count.get(row["fixture"], 0) + 1
+        best += [row] if count[row["fixture"]] <= BEST else []
+    return best
 
 
 def _curves(folder: Path) -> pd.DataFrame | None:
@@ -205,7 +226,7 @@ def _again(configuration: dict[str, Any], has_config: bool, about: dict[str, Any
     import shlex
 
     if has_config:
-        return "cojax run config.yaml --out again"
+        return f"cojax {about.get('kind', 'run')} config.yaml --out again"
     given = {name: configuration.get(name) for name in ("fixtures", "policies")}
     if not all(isinstance(value, list | tuple) for value in given.values()):
         return ""

@@ -11,7 +11,7 @@ import numpy as np
 
 from cojax import linalg
 from cojax.evaluation.aggregates import aggregate
-from cojax.evaluation.provenance import Results
+from cojax.evaluation.provenance import Results, named
 from cojax.evaluation.references import NAMES
 from cojax.evaluation.result import WORST
 from cojax.fixtures import load_fixture, shipped
@@ -26,6 +26,7 @@ RESAMPLES = 1000
 MANY_RUNS = 64  # beyond, trials are averaged before the bootstrap, to which they add little
 MANY_CARDS = 50  # beyond, a card is lines of text and no table
 METRIC = "relative_suboptimality"
+CELLS = (METRIC, "paper_optgap", "paper_regret")
 
 
 def summary(
@@ -49,7 +50,7 @@ def summary(
         policies.append(
             {
                 "name": policy,
-                "learner": policy in learners,
+                "learner": _learned(policy, learners),
                 "gap": gap,
                 "text": with_interval(gap),
                 "runs": int(x[..., 0].size),
@@ -77,6 +78,11 @@ def summary(
         "trials": trials,
         "failed": failed,
     }
+
+
+def _learned(policy: str, learners: list[str]) -> bool:
+    """Whether a policy is a learner's, of whatever setting."""
+    return any(policy == name or policy.startswith(f"{name} (") for name in learners)
 
 
 def _scores(of_policy: pd.DataFrame) -> np.ndarray:
@@ -153,14 +159,21 @@ def result_rows(
             "fixture": str(row["fixture"]),
             "anchor": anchor(str(row["fixture"])),
             "policy": str(row["policy"]),
-            "learner": row["policy"] in learners,
+            "learner": _learned(row["policy"], learners),
             "failures": failures,
             "trials": int(row["num_trials"]) * int(row.get("num_seeds") or 1),
-            "command": again if row["policy"] in learners else _command(folder, row, about, again),
+            "command": again
+            if _learned(row["policy"], learners)
+            else _command(folder, row, about, again),
         }
-        if row.get("hyperparameters") is not None:
-            line["policy"] += f" ({row['hyperparameters']})"
-        for name in (METRIC, "paper_optgap", "paper_regret"):
+        if row.get("setting") is not None:
+            line["policy"] = named(line["policy"], row["setting"])
+            varied = row.get("hyperparameters") or {}
+            line["policy"] += "".join(f", {name} {_short(x)}" for name, x in varied.items())
+        for name in CELLS:
+            if name not in row:  # a sweep measures the gap alone
+                line[name] = {"value": "", "text": "–", "completed": ""}
+                continue
             cell, partly = _finite(row[name], WORST[name]), ""
             floor = row.get("resolution_floor") if name == METRIC else None
             completed = row.get(f"{name}_completed") if failures else None

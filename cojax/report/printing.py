@@ -69,8 +69,8 @@ def print_rows(rows: Sequence[dict[str, Any]]) -> None:
     table.add_column("failures", justify="right")
     for row in rows:
         policy = row["policy"]
-        if "hyperparameters" in row:
-            policy += f" ({row['hyperparameters']})"
+        if "setting" in row:
+            policy += f" ({row['setting']})"
         cells = [_shown(row, metric) for metric in SHOWN]
         table.add_row(row["fixture"], policy, *cells, str(row["failures"]))
     out = console()

@@ -27,8 +27,8 @@ def write(rows: list[dict[str, Any]], trials: pd.DataFrame | None, folder: Path)
     target.mkdir()
     with style():
         if trials is None:
-            for name in dict.fromkeys(row["algorithm"] for row in rows):
-                drawing = sensitivity_of_rows([r for r in rows if r["algorithm"] == name])
+            for name in dict.fromkeys(row["policy"] for row in rows):
+                drawing = sensitivity_of_rows([r for r in rows if r["policy"] == name])
                 if drawing is not None:
                     save(drawing, target / f"sensitivity-{name}")
             return
@@ -57,7 +57,7 @@ def sensitivity_of_rows(rows: list[dict[str, Any]]) -> Any:
         for i, fixture in enumerate(fixtures):
             mine = [row for row in have if row["fixture"] == fixture]
             x = [place(row["hyperparameters"][name]) for row in mine]
-            y = np.array([[r["gap"][k] for k in ("median", "low", "high")] for r in mine])
+            y = np.array([[r["seeds"][k] for k in ("median", "low", "high")] for r in mine])
             y = np.clip(y.reshape(-1, 3), 1e-6, 1e6)
             shown = {"label": fixture} if len(fixtures) > 1 else {}
             axis.vlines(x, y[:, 1], y[:, 2], color=colour(i), alpha=0.35, lw=0.8)

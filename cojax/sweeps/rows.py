@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from scipy import stats
 
+from cojax.evaluation.result import summarize
 from cojax.sweeps.groups import Group
 
 if TYPE_CHECKING:
@@ -43,31 +44,34 @@ def log_gap_upper_bound(gaps: np.ndarray, confidence: float) -> float:
 def rows_of(groups: list[Group], members: pd.DataFrame, confidence: float) -> list[dict[str, Any]]:
     """Rows of a sweep, the lowest bound first.
 
-    Each has ``algorithm``, ``setting``, ``fixture``, ``hyperparameters`` (what its space varied),
-    ``num_seeds``, ``gap`` (median, lowest and highest over the seeds), ``bound`` (see
-    :func:`log_gap_upper_bound`), ``diverged`` (share of trials) and ``failed`` (members).
+    Each has ``fixture``, ``policy`` (the algorithm), ``setting``, ``hyperparameters`` (what its
+    space varied), ``num_trials``, ``num_seeds``, ``failures`` (trials), ``relative_suboptimality``
+    (mean and 95% interval), ``seeds`` (median, lowest and highest of them), ``bound`` (see
+    :func:`log_gap_upper_bound`) and ``failed`` (members).
     """
     varied = _varied(groups)
     rows = []
     keys = ["algorithm", "setting", "fixture"]
     for key, mine in members.groupby(keys, sort=False):
         algorithm, setting, fixture = cast("tuple[str, int, str]", key)
-        gaps = mine["gap"].to_numpy(np.float64)
+        gaps = mine["relative_suboptimality"].to_numpy(np.float64)
+        trials = np.stack(list(mine["trial_gaps"])).astype(np.float64)
+        cells = {"relative_suboptimality": trials, "failed": np.isinf(trials)}
         rows.append(
             {
-                "algorithm": algorithm,
-                "setting": int(setting),
                 "fixture": fixture,
+                "policy": algorithm,
+                "setting": int(setting),
                 "hyperparameters": varied[algorithm, int(setting)],
                 "num_seeds": len(mine),
+                **summarize(cells, {}),
                 "timesteps": int(mine["timesteps"].to_numpy()[0]),
-                "gap": {
+                "seeds": {
                     "median": float(np.median(gaps)),
                     "low": float(gaps.min()),
                     "high": float(gaps.max()),
                 },
-                "bound": log_gap_upper_bound(np.stack(list(mine["trial_gaps"])), confidence),
-                "diverged": float(mine["diverged"].to_numpy(np.float64).mean()),
+                "bound": log_gap_upper_bound(trials, confidence),
                 "failed": int(mine["failed"].to_numpy().sum()),
             }
         )

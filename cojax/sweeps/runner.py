@@ -16,7 +16,7 @@ from cojax.errors import InputError
 from cojax.evaluation import provenance
 from cojax.fixtures import Fixture, generate, load_fixture
 from cojax.fixtures.store import save_fixture
-from cojax.io import files, json_text, locks, tables, yaml
+from cojax.io import files, locks, tables, yaml
 from cojax.io.progress import Report, stage
 from cojax.io.resume import check_part, claim, finish, part, settle, unfinished
 from cojax.sweeps import engine
@@ -25,7 +25,7 @@ from cojax.sweeps.engine import Result, Told
 from cojax.sweeps.groups import Chunk, Group, cut, groups
 from cojax.sweeps.placement import Placement, place
 from cojax.sweeps.rows import rows_of
-from cojax.sweeps.store import CURVES, DATABASE, MEMBERS, POLICIES, Store
+from cojax.sweeps.store import CURVES, DATABASE, MEMBERS, POLICIES, Store, trial_frame
 from cojax.sweeps.tracking import Tracker
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from cojax.agents.population import Population
 
-SCHEMA = "cojax.sweep-results/1"
 TELL_SECONDS = 1.0
 
 Task = tuple[Group, Chunk, Placement]
@@ -87,11 +86,11 @@ def run_sweep(
     """Train and measure every member of a sweep, and write ``folder``.
 
     The folder holds ``config.yaml``, ``fixtures/*.yaml``, ``members.parquet``,
-    ``curves.parquet``, ``rows.json`` and ``rows.parquet``, ``figures/``, ``provenance.json``, and
-    ``policies/*.npz``, one for each chunk. Of a search, these are of the winners and of the
-    default settings, trained on fresh seeds and measured on streams of the next root;
-    ``trials.parquet`` and ``search.sqlite`` hold what was tried. It appears whole or not at all.
-    Until then chunks are kept in ``FOLDER.unfinished`` as they end, and ``resume`` goes on from
+    ``trials.parquet``, ``curves.parquet``, ``rows.json`` and ``rows.parquet``, ``figures/``,
+    ``provenance.json``, and ``policies/*.npz``, one for each chunk. Of a search, these are of the
+    winners and of the default settings, trained on fresh seeds and measured on streams of the next
+    root; ``candidates.parquet`` and ``search.sqlite`` hold what was tried. It appears whole or not
+    at all. Until then chunks are kept in ``FOLDER.unfinished`` as they end, and ``resume`` goes on from
     there to the same files.
 
     Args:
@@ -271,10 +270,10 @@ def write(
     rows = rows_of(everything, members, 0.9)
     with part(store.folder, "results") as new:
         files.write_whole(new / "config.yaml", yaml.dump(config.content()))
-        tables.write(members, new / MEMBERS)
+        tables.write(members.drop(columns="trial_gaps"), new / MEMBERS)
         tables.write(curves, new / CURVES)
         tables.write(flat_rows(rows), new / "rows.parquet")
-        (new / "rows.json").write_text(json_text.rows_text(rows) + "\n", "utf-8")
+        provenance.write(new, _provenance(config, fixtures, about), rows, trial_frame(members))
         (new / "fixtures").mkdir()
         for fixture in fixtures:
             save_fixture(fixture, new / "fixtures" / f"{fixture.id}.yaml")
@@ -284,7 +283,7 @@ def write(
                 source = store.chunks / chunk.name / POLICIES
                 shutil.copyfile(source, new / "policies" / f"{chunk.name}.npz")
         if trials is not None:
-            tables.write(trials, new / "trials.parquet")
+            tables.write(trials, new / "candidates.parquet")
             for file in (store.folder / "search").glob("*/importance.json"):
                 shutil.copyfile(file, new / f"importance-{file.parent.name}.json")
             if (store.folder / DATABASE).exists():
@@ -292,16 +291,25 @@ def write(
         sweep_figures.write(rows, trials, new)
         for tracker in trackers:
             tracker.end(rows, curves, new)
-        facts = {
-            "schema": SCHEMA,
-            **provenance.surroundings(),
-            "configuration": config.content(),
-            "execution": config.execution.model_dump(mode="json"),
-            **about,
-        }
-        (new / "provenance.json").write_text(json_text.configuration_text(facts), "utf-8")
     finish(store.folder, "results", folder)
     return Swept(rows, members, curves, folder)
+
+
+def _provenance(config: Sweep, fixtures: list[Fixture], about: dict[str, Any]) -> dict[str, Any]:
+    """All that decides, or may explain, the figures of a sweep; JSON data."""
+    known = {
+        one.id: {
+            "sha256": one.sha256,
+            "horizon": one.horizon,
+            "resolution_floor": getattr(one.certificate, "resolution_floor", None),
+        }
+        for one in fixtures
+    }
+    trials = config.evaluation.model_dump() | {"precision": "float32"}
+    if config.search is not None:
+        trials["root"] += 1  # winners are measured on streams the search has not seen
+    facts = provenance.described("sweep", known, trials, config.content())
+    return facts | {"execution": config.execution.model_dump(mode="json"), **about}
 
 
 def found_in(folder: str | Path) -> dict[str, Any]:

@@ -114,11 +114,11 @@ def member_frame(group: Group, result: Result) -> pd.DataFrame:
         {
             **_labels(group, result.chunk),
             "timesteps": int(result.timesteps[-1]),
-            "gap": gaps.mean(axis=1),
+            "relative_suboptimality": gaps.mean(axis=1),
             "diverged": np.isinf(gaps).mean(axis=1),
             "failed": result.failed,
-            "curve_gap": _gap(result.curve[:, -1]),
-            "best_curve_gap": _gap(result.curve).min(axis=1),
+            "last_on_curve": _gap(result.curve[:, -1]),
+            "best_on_curve": _gap(result.curve).min(axis=1),
             "episode_return": result.metrics["episode_return"].astype(np.float64),
             "trial_gaps": list(result.gaps.astype(np.float32)),
             "policy_file": f"{result.chunk.name}.npz",
@@ -137,7 +137,25 @@ def curve_frame(group: Group, result: Result) -> pd.DataFrame:
         {
             **labels,
             "timesteps": np.tile(result.timesteps, M),
-            "gap": _gap(result.curve).ravel(),
+            "relative_suboptimality": _gap(result.curve).ravel(),
+        }
+    )
+
+
+def trial_frame(members: pd.DataFrame) -> pd.DataFrame:
+    """One line for each member and trial, as results folders have it, of :func:`member_frame`'s."""
+    import pandas as pd
+
+    gaps = np.stack(list(members["trial_gaps"])).astype(np.float64)
+    M, N = gaps.shape
+    labels = {"fixture": "fixture", "policy": "algorithm", "setting": "setting", "seed": "seed"}
+    repeated = {name: np.repeat(members[own].to_numpy(), N) for name, own in labels.items()}
+    return pd.DataFrame(
+        {
+            **repeated,
+            "trial": np.tile(np.arange(N), M),
+            "relative_suboptimality": gaps.ravel(),
+            "failed": np.isinf(gaps).ravel(),
         }
     )
 

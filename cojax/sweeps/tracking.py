@@ -92,11 +92,11 @@ class WeightsAndBiases:
     def end(self, rows: list[dict[str, Any]], curves: pd.DataFrame, folder: Path) -> None:
         """Log the table and close the run."""
         del curves, folder
-        columns: list[Any] = ["algorithm", "setting", "fixture", "bound"]
+        columns: list[Any] = ["policy", "setting", "fixture", "bound"]
         table = self.wandb.Table(columns=[*columns, "median", "hyperparameters"])
         for row in rows:
             varied = ", ".join(f"{k}={v}" for k, v in row["hyperparameters"].items())
-            table.add_data(*(row[name] for name in columns), row["gap"]["median"], varied)
+            table.add_data(*(row[name] for name in columns), row["seeds"]["median"], varied)
         self.run.log({"settings": table})
         if rows:
             self.run.summary["best_bound"] = min(row["bound"] for row in rows)
