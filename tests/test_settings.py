@@ -1,6 +1,8 @@
 """Settings of JAX that people switch on for their own code: no number changes, nothing stops.
 
-Tests marked ``flags`` run once more under JAX_ENABLE_X64, JAX_DEBUG_NANS and JAX_DEBUG_KEY_REUSE.
+Tests marked ``flags`` are run by .ci/run alone, under JAX_ENABLE_X64, and under JAX_DEBUG_NANS and
+JAX_DEBUG_KEY_REUSE. Settings that find faults of one kind are switched on together here: each is
+silent unless something is wrong, and then says itself what.
 """
 
 from __future__ import annotations
@@ -37,11 +39,13 @@ LEARNERS = {
     "ddpg": OFF_POLICY,
 }
 NUMBERS = {  # what would change draws, or their precision
-    "jax_threefry_partitionable": False,
-    "jax_random_seed_offset": 7,
-    "jax_default_prng_impl": "rbg",
-    "jax_enable_custom_prng": True,
-    "jax_enable_x64": True,
+    "draws": {
+        "jax_threefry_partitionable": False,
+        "jax_random_seed_offset": 7,
+        "jax_default_prng_impl": "rbg",
+        "jax_enable_custom_prng": True,
+    },
+    "precision": {"jax_enable_x64": True},
 }
 SLIPS = {
     "jax_numpy_rank_promotion": "raise",
@@ -51,13 +55,15 @@ SLIPS = {
 
 
 @contextlib.contextmanager
-def setting(name, value):
-    before = getattr(jax.config, name)
-    jax.config.update(name, value)
+def settings(values):
+    before = {name: getattr(jax.config, name) for name in values}
     try:
+        for name, value in values.items():
+            jax.config.update(name, value)
         yield
     finally:
-        jax.config.update(name, before)
+        for name, value in before.items():
+            jax.config.update(name, value)
 
 
 def arm():
@@ -152,36 +158,38 @@ def test_gymnasium_stands_still_and_goes_on():
 # --- settings that would change numbers ----------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", NUMBERS)
-def test_streams_are_the_same_under(name):
+def everything():
     """Fingerprint, keys, starts and noise of environments, adapters, trials and the validator."""
+    batch = Batch(ConverseEnv(), arm(), 2)
+    host = [batch.reset(5), batch.step(np.zeros((2, 2))).obs]
+    keys = [jax.random.key_data(streams.root_key(2**k + 5)) for k in (0, 31)]
+    fixture = next(batches.batches([cojax.load_fixture(NAME)]))[1]
+    return [*stepped(), *host, *keys, *samples.draw(fixture), scores("zero", "random")]
 
-    def everything():
-        batch = Batch(ConverseEnv(), arm(), 2)
-        host = [batch.reset(5), batch.step(np.zeros((2, 2))).obs]
-        keys = [jax.random.key_data(streams.root_key(2**k + 5)) for k in (0, 31)]
-        fixture = next(batches.batches([cojax.load_fixture(NAME)]))[1]
-        return [*stepped(), *host, *keys, *samples.draw(fixture), scores("zero", "random")]
 
-    fingerprint, before = streams.fingerprint(), everything()
-    with setting(name, NUMBERS[name]):
+@pytest.fixture(scope="module")
+def usual():
+    return streams.fingerprint(), everything()
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_streams_are_the_same_under(name, usual):
+    fingerprint, before = usual
+    with settings(NUMBERS[name]):
         assert streams.fingerprint() == fingerprint
         after = everything()
-    exact = name != "jax_enable_x64"
+    tolerance = {"rtol": 0.0} if name == "draws" else {"rtol": 2e-5, "atol": 1e-6}
     for x, y in zip(before, after, strict=True):
-        np.testing.assert_allclose(
-            x, y, **({"rtol": 0.0} if exact else {"rtol": 2e-5, "atol": 1e-6})
-        )
+        np.testing.assert_allclose(x, y, **tolerance)
 
 
-@pytest.mark.parametrize("name", ["jax_threefry_partitionable", "jax_enable_x64"])
-@pytest.mark.parametrize("learner", ["ppo", "sac"])
+@pytest.mark.parametrize(("learner", "name"), [("a2c", "draws"), ("sac", "precision")])
 def test_training_is_the_same_under(name, learner, tmp_path):
     """Also where the run is checkpointed."""
     before = learned(learner)
-    with setting(name, NUMBERS[name]):
+    with settings(NUMBERS[name]):
         after = learned(learner, checkpoint_dir=tmp_path)
-    tolerance = {"rtol": 0.0} if name != "jax_enable_x64" else {"rtol": 1e-4, "atol": 1e-6}
+    tolerance = {"rtol": 0.0} if name == "draws" else {"rtol": 1e-4, "atol": 1e-6}
     for x, y in zip(
         *map(jax.tree.leaves, (before.policy.params, after.policy.params)), strict=True
     ):
@@ -190,9 +198,9 @@ def test_training_is_the_same_under(name, learner, tmp_path):
 
 
 def test_training_within_double_precision():
-    before = learned("ppo")
+    before = learned("a2c")
     with precision.x64():
-        after = learned("ppo")
+        after = learned("a2c")
     for x, y in zip(
         *map(jax.tree.leaves, (before.policy.params, after.policy.params)), strict=True
     ):
@@ -216,19 +224,17 @@ def test_other_generators_do_not_train():
 # --- settings that find slips in people's own code -----------------------------------------------
 
 
-@pytest.mark.parametrize("name", SLIPS)
-def test_environment_and_evaluation_under(name):
-    with setting(name, SLIPS[name]):
+def test_environment_and_evaluation_under_all():
+    with settings(SLIPS):
         stepped()
         scores("zero", "random", "lqr", "receding-horizon:2", lambda obs: np.zeros(2), steps=2)
 
 
-@pytest.mark.parametrize("name", SLIPS)
 @pytest.mark.parametrize("learner", LEARNERS)
-def test_learners_are_traced_under(name, learner):
+def test_learners_are_traced_under_all(learner):
     """These settings speak while a program is traced: nothing is compiled here."""
     spec, env = training.lookup(learner), ConverseEnv()
-    with setting(name, SLIPS[name]):
+    with settings(SLIPS):
         h = LEARNERS[learner]
         p = Population.create(spec, env, arm(), streams.root_key(0), [h, h], 2, None, "vmap")
         arguments = p.arguments()
@@ -237,9 +243,8 @@ def test_learners_are_traced_under(name, learner):
         population.advance.lower(spec, env, measure, p.axes, state, jnp.int32(1), *arguments[:2])
 
 
-@pytest.mark.parametrize("name", SLIPS)
-def test_certificates_under(name):
-    with setting(name, SLIPS[name]):
+def test_certificates_under_all():
+    with settings(SLIPS):
         assert cojax.validate(NAME).passed
 
 
