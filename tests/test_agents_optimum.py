@@ -20,7 +20,7 @@ from cojax.agents import ddpg, off_policy, on_policy, replay, sac, td3, train
 
 FIXTURE = "double-integrator"
 GAIN = 0.03
-RULES = {"sac": sac.RULE, "td3": td3.RULE, "ddpg": ddpg.RULE}
+METHODS = {"sac": sac.METHOD, "td3": td3.METHOD, "ddpg": ddpg.METHOD}
 
 
 class AtOptimum:
@@ -146,7 +146,7 @@ def q_error(name, horizon, faulty):
     """Of Q against Q*(s, a) = V*(s) + excess cost of a, over the replay."""
     h = OFF_POLICY | HELD[name]
     env, params, h, state = held(name, 1, horizon, faulty, h, STEPS[name])
-    nets = off_policy.networks(RULES[name], env, params, h, state.actions)
+    nets = off_policy.networks(METHODS[name], env, params, h, state.actions)
     rows = replay.unpack(state.replay[: STEPS[name]][-20_000:], state.obs.shape[-1])
     z = off_policy.normalize(state, rows.obs, h)
     scale = state.rewards.moments.std()
@@ -214,7 +214,7 @@ def soft_errors(spread, steps):
     }
     h, state = trained("sac", 0, env, params, h, steps)
     obs = replay.unpack(state.replay[:steps][-20_000:], state.obs.shape[-1]).obs
-    nets = off_policy.networks(sac.RULE, env, params, h, state.actions)
+    nets = off_policy.networks(sac.METHOD, env, params, h, state.actions)
     mean, log_std = sac.distribution(nets, state.average, off_policy.normalize(state, obs, h), h)
     u = jnp.tanh(mean)
     std = jnp.exp(log_std) * (1.0 - u**2) * nets.box.half_range()  # small: tanh is a line there

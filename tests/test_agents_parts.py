@@ -286,13 +286,13 @@ def test_networks_of_a_population_are_factorised_one_after_another_on_cpu():
 
 @pytest.mark.parametrize("n", [1, 2, 7, 1000, 4096])
 def test_permutation_is_one(n):
-    order = on_policy.permutation(jax.random.key(n), n)
+    order = optimization.permutation(jax.random.key(n), n)
     assert sorted(np.asarray(order).tolist()) == list(range(n))
 
 
 def test_permutation_is_uniform():
     keys = jax.random.split(jax.random.key(0), 20_000)
-    orders = jax.vmap(lambda k: on_policy.permutation(k, 6))(keys)
+    orders = jax.vmap(lambda k: optimization.permutation(k, 6))(keys)
     counts = np.stack([np.bincount(orders[:, i], minlength=6) for i in range(6)])
     assert np.all(np.abs(counts - 20_000 / 6) < 5 * np.sqrt(20_000 / 6))
 
@@ -347,8 +347,8 @@ def test_episodes_are_cut_short_and_truncation_is_reported(limit, every):
     residual = (rollout.final_obs - 0.9 * rollout.obs)[ended]
     assert float(jnp.abs(residual).max()) < 1.0
     h = hyperparameters(ddpg.DDPG, size)
-    state = off_policy.init(ddpg.RULE, env, jax.random.key(0), params, h)
-    _, rollout, done, _ = off_policy.collect(ddpg.RULE, env, state, jax.random.key(1), params, h)
+    state = off_policy.init(ddpg.METHOD, env, jax.random.key(0), params, h)
+    _, rollout, done, _ = off_policy.collect(ddpg.METHOD, env, state, jax.random.key(1), params, h)
     np.testing.assert_array_equal(done, np.repeat(ended[:, None], 16, axis=1))
     assert not rollout.terminated.any()
 
@@ -408,8 +408,8 @@ def test_critics_see_standardised_actions():
     h = hyperparameters(td3.TD3, {"hidden": (8,)})
     seen = Moments(jnp.array([0.1, 0.0]), jnp.array([0.01, 4.0]), jnp.ones(()))
     params = strong(ToyParams())
-    raw = off_policy.networks(td3.RULE, Toy(), params, h, None)
-    scaled = off_policy.networks(td3.RULE, Toy(), params, h, seen)
+    raw = off_policy.networks(td3.METHOD, Toy(), params, h, None)
+    scaled = off_policy.networks(td3.METHOD, Toy(), params, h, seen)
     critic = (scaled.critic.init(jax.random.key(0), jnp.zeros(3)),)
     u = jnp.array([[0.3, -0.5]])
     z = (u - seen.mean) / seen.std()

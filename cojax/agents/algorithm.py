@@ -57,6 +57,13 @@ class Algorithm:
         steps_per_update: ``h -> int``, environment steps of one update.
         check: ``h -> None``, raises ValueError for hyperparameters that do not fit together.
         bounded: whether it needs finite action bounds.
+        actor: ``state -> tree``, the parameters that the next update of the actor would change.
+        critic: ``(state, policy, h) -> inspect.Critic`` of one member and its policy.
+        actor_gradients: ``(env, state, env_params, h, key, num) -> tree`` like ``actor``, with a
+            leading axis of ``num``; see ``inspect.Agent``.
+
+    The last three are for diagnosis alone. An algorithm without them trains; ``run.agent()`` and
+    ``run.critic()`` then raise InputError.
     """
 
     name: str
@@ -68,6 +75,9 @@ class Algorithm:
     steps_per_update: Callable[[Any], int]
     check: Callable[[Any], None]
     bounded: bool = False
+    actor: Callable[..., Any] | None = None
+    critic: Callable[..., Any] | None = None
+    actor_gradients: Callable[..., Any] | None = None
 
 
 class Clock(struct.PyTreeNode):
@@ -296,3 +306,8 @@ def discount(env_params: Any, h: Any) -> Any:
 def reward_factor(state: Any, h: Any) -> Any:
     """What the environment's rewards are multiplied by for the learner, shape ()."""
     return h.reward_scale / state.rewards.moments.std() if h.normalize_rewards else h.reward_scale
+
+
+def normalize(state: Any, obs: jax.Array, h: Any) -> jax.Array:
+    """Observations as the networks see them."""
+    return state.observations.normalize(obs, h.obs_clip) if h.normalize_observations else obs

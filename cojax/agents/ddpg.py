@@ -9,9 +9,8 @@ from flax import struct
 
 from cojax.agents import off_policy
 from cojax.agents.algorithm import INF, leaf, static
-from cojax.agents.off_policy import Learner, Networks, Rule
-from cojax.agents.replay import Sample
-from cojax.agents.td3 import act, explore, improve
+from cojax.agents.off_policy_method import Learner, Minibatch, Networks, OffPolicyMethod
+from cojax.agents.td3 import act, actor_loss, explore
 
 
 class DDPG(struct.PyTreeNode):
@@ -49,20 +48,13 @@ class DDPG(struct.PyTreeNode):
     policy_delay = 1
 
 
-def target(
-    nets: Networks,
-    learner: Learner,
-    batch: Sample,
-    noise: jax.Array,
-    gamma: Any,
-    reward_factor: jax.Array,
-    h: DDPG,
-) -> jax.Array:
+def target(learner: Learner, batch: Minibatch, nets: Networks, h: DDPG) -> jax.Array:
     """y = r + γ (1 - terminated) Q̄(s', π̄(s')), shape (B,)."""
-    u = act(nets, learner.targets["actor"], batch.next_obs)
-    q = nets.q_values(learner.targets["critics"], batch.next_obs, u)[0]
-    return batch.reward + gamma * (1.0 - batch.terminated) * q
+    rows = batch.rows
+    u = act(nets, learner.targets["actor"], rows.next_obs)
+    q = nets.q_values(learner.targets["critics"], rows.next_obs, u)[0]
+    return rows.reward + batch.gamma * (1.0 - rows.terminated) * q
 
 
-RULE = Rule(1, explore, target, improve, ("actor_loss",))
-ALGORITHM = off_policy.make("ddpg", DDPG, RULE)
+METHOD = OffPolicyMethod(outputs=1, explore=explore, target=target, actor_loss=actor_loss)
+ALGORITHM = off_policy.make("ddpg", DDPG, METHOD)

@@ -16,11 +16,19 @@ from flax import struct
 
 from cojax import streams
 from cojax.agents import algorithm, returns
-from cojax.agents.algorithm import Algorithm, Clock, Episodes
+from cojax.agents.algorithm import Algorithm, Clock, Episodes, normalize
 from cojax.agents.distributions import ActionBox, gaussian_log_prob
+from cojax.agents.inspect import value_function
 from cojax.agents.networks import MLP, activation, forward, scale_head
 from cojax.agents.normalization import Moments, RewardScale, TargetScale
-from cojax.agents.optimization import descend, global_norm, optimizer, pack, polyak
+from cojax.agents.optimization import (
+    descend,
+    global_norm,
+    optimizer,
+    pack,
+    permutation,
+    polyak,
+)
 from cojax.agents.policies import ActorPolicy, actor_params
 from cojax.errors import InputError
 from cojax.linalg import lift
@@ -133,11 +141,6 @@ def init(env: Any, key: jax.Array, env_params: Any, h: Any) -> OnPolicyState:
     return algorithm.strong(state)
 
 
-def normalize(state: OnPolicyState, obs: jax.Array, h: Any) -> jax.Array:
-    """Observations as the networks see them."""
-    return state.observations.normalize(obs, h.obs_clip) if h.normalize_observations else obs
-
-
 def collect(
     env: Any, state: OnPolicyState, key: jax.Array, env_params: Any, h: Any
 ) -> tuple[OnPolicyState, Transition, dict[str, jax.Array]]:
@@ -247,18 +250,6 @@ def standardize(advantage: jax.Array, clip: jax.Array | float) -> jax.Array:
     return jnp.clip(centred / (jnp.std(advantage) + 1e-8), -clip, clip)
 
 
-def permutation(key: jax.Array, n: int) -> jax.Array:
-    """Random permutation of 0..n-1 by one sort of one array.
-
-    The low bits hold the index and the high bits are random, so ties (rare while n < 2¹⁶) are
-    broken by index: close to uniform, and several times cheaper than ``jax.random.permutation``.
-    """
-    bits = max(n - 1, 1).bit_length()
-    mask = jnp.uint32((1 << bits) - 1)
-    words = jax.random.bits(key, (n,), jnp.uint32) & ~mask
-    return (jnp.sort(words | jnp.arange(n, dtype=jnp.uint32)) & mask).astype(jnp.int32)
-
-
 def optimize(
     loss: Callable[..., Any], nets: Networks, state: OnPolicyState, batch: Batch, key: Any, h: Any
 ) -> tuple[OnPolicyState, dict[str, jax.Array]]:
@@ -336,6 +327,36 @@ def update(
     return algorithm.strong(state), metrics | sums
 
 
+def actor(state: OnPolicyState) -> Any:
+    """Parameters of the actor that learns."""
+    return state.params["actor"]
+
+
+def actor_gradients(
+    loss: Callable[..., Any],
+    env: Any,
+    state: OnPolicyState,
+    env_params: Any,
+    h: Any,
+    key: jax.Array,
+    num: int,
+) -> Any:
+    """Gradients of the loss at the first minibatch of an update, of ``num`` rollouts in turn."""
+    nets = networks(env, env_params, h)
+    size = h.num_envs * h.num_steps
+
+    def one(moved, key):
+        rollout_key, order_key = jax.random.split(key)
+        moved, rollout, _ = collect(env, moved, rollout_key, env_params, h)
+        ready, batch = prepare(env, moved, rollout, env_params, h)
+        chosen = permutation(order_key, size)[: size // h.num_minibatches]
+        minibatch = jax.tree.map(lambda x: x[chosen], batch)
+        grads, _ = jax.grad(loss, has_aux=True)(ready.params, minibatch, nets, h)
+        return moved, grads["actor"]
+
+    return jax.lax.scan(one, state, jax.random.split(key, num))[1]
+
+
 def policy_params(env: Any, state: OnPolicyState, env_params: Any, h: Any) -> dict[str, Any]:
     """Parameters of the deterministic policy, the Gaussian's mean."""
     box = ActionBox.of(env.action_space(env_params))
@@ -370,4 +391,7 @@ def make(name: str, hyperparameters: type, loss: Callable[..., Any]) -> Algorith
         policy_apply=policy_apply,
         steps_per_update=lambda h: h.num_envs * h.num_steps,
         check=check,
+        actor=actor,
+        critic=value_function,
+        actor_gradients=partial(actor_gradients, loss),
     )

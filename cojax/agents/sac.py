@@ -11,9 +11,7 @@ from flax import struct
 from cojax.agents import off_policy
 from cojax.agents.algorithm import INF, leaf, static
 from cojax.agents.distributions import tanh_gaussian_log_prob
-from cojax.agents.off_policy import Learner, Networks, Rule
-from cojax.agents.optimization import descend, optimizer
-from cojax.agents.replay import Sample
+from cojax.agents.off_policy_method import Learner, Minibatch, Networks, OffPolicyMethod
 
 
 class SAC(struct.PyTreeNode):
@@ -118,63 +116,48 @@ def explore(nets: Networks, actor: Any, obs: jax.Array, key: jax.Array, h: SAC) 
     return draw(nets, actor, obs, noise, h)[0]
 
 
-def alpha(learner: Learner, reward_factor: jax.Array, h: SAC) -> jax.Array:
+def alpha(learner: Learner, batch: Minibatch, h: SAC) -> jax.Array:
     """Temperature in units of the learner's rewards, shape ()."""
     if h.learn_temperature:
         return jnp.exp(learner.params["log_alpha"])
-    return h.temperature * reward_factor
+    return h.temperature * batch.reward_factor
 
 
-def target(
-    nets: Networks,
-    learner: Learner,
-    batch: Sample,
-    noise: jax.Array,
-    gamma: Any,
-    reward_factor: jax.Array,
-    h: SAC,
-) -> jax.Array:
+def target(learner: Learner, batch: Minibatch, nets: Networks, h: SAC) -> jax.Array:
     """y = r + γ (1 - terminated) (min_i Q̄_i(s', u') - α log π(u'|s')): the soft Q, shape (B,)."""
-    u, log_prob = draw(nets, learner.params["actor"], batch.next_obs, noise, h)
-    q = jnp.min(nets.q_values(learner.targets["critics"], batch.next_obs, u), axis=0)
-    soft = q - alpha(learner, reward_factor, h) * log_prob
-    return batch.reward + gamma * (1.0 - batch.terminated) * soft
+    rows = batch.rows
+    u, log_prob = draw(nets, learner.params["actor"], rows.next_obs, batch.noise, h)
+    q = jnp.min(nets.q_values(learner.targets["critics"], rows.next_obs, u), axis=0)
+    soft = q - alpha(learner, batch, h) * log_prob
+    return rows.reward + batch.gamma * (1.0 - rows.terminated) * soft
 
 
-def improve(
-    nets: Networks,
-    learner: Learner,
-    batch: Sample,
-    noise: jax.Array,
-    rate: Any,
-    reward_factor: jax.Array,
-    h: SAC,
-) -> tuple[Learner, dict[str, jax.Array]]:
-    """One step of the actor on E[α log π(u|s) - min_i Q_i(s, u)], and one of the temperature.
-
-    The temperature's loss is -log α · E[log π + H̄] with H̄ = target_entropy · m.
-    """
-    temperature = alpha(learner, reward_factor, h)
-
-    def loss(actor):
-        u, log_prob = draw(nets, actor, batch.obs, noise, h)
-        q = jnp.min(nets.q_values(learner.params["critics"], batch.obs, u), axis=0)
-        return jnp.mean(temperature * log_prob - q), -jnp.mean(log_prob)
-
-    params, opt_states = dict(learner.params), dict(learner.opt_states)
-    opt = optimizer(h.max_grad_norm, h.adam_eps)
-    (value, entropy), grads = jax.value_and_grad(loss, has_aux=True)(params["actor"])
-    params["actor"], opt_states["actor"] = descend(
-        opt, params["actor"], grads, opt_states["actor"], rate
-    )
-    if h.learn_temperature:
-        excess = entropy - h.target_entropy * nets.box.low.shape[0]
-        params["log_alpha"], opt_states["log_alpha"] = descend(
-            opt, params["log_alpha"], excess, opt_states["log_alpha"], h.alpha_learning_rate
-        )
-    metrics = {"actor_loss": value, "entropy": entropy, "alpha": temperature}
-    return learner.replace(params=params, opt_states=opt_states), metrics
+def actor_loss(
+    actor: Any, learner: Learner, batch: Minibatch, nets: Networks, h: SAC
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """E[α log π(u|s) - min_i Q_i(s, u)]."""
+    temperature = alpha(learner, batch, h)
+    u, log_prob = draw(nets, actor, batch.rows.obs, batch.noise, h)
+    q = jnp.min(nets.q_values(learner.params["critics"], batch.rows.obs, u), axis=0)
+    metrics = {"entropy": -jnp.mean(log_prob), "alpha": temperature}
+    return jnp.mean(temperature * log_prob - q), metrics
 
 
-RULE = Rule(2, explore, target, improve, ("actor_loss", "entropy", "alpha"), ("critics",))
-ALGORITHM = off_policy.make("sac", SAC, RULE)
+def alpha_loss(
+    log_alpha: jax.Array, metrics: dict[str, jax.Array], nets: Networks, h: SAC
+) -> jax.Array:
+    """-log α · E[log π + H̄] with H̄ = target_entropy · m."""
+    return log_alpha * (metrics["entropy"] - h.target_entropy * nets.box.low.shape[0])
+
+
+METHOD = OffPolicyMethod(
+    outputs=2,
+    explore=explore,
+    target=target,
+    actor_loss=actor_loss,
+    metrics=("entropy", "alpha"),
+    alpha_loss=alpha_loss,
+    targets=("critics",),
+    smallest=True,
+)
+ALGORITHM = off_policy.make("sac", SAC, METHOD)

@@ -10,9 +10,7 @@ from flax import struct
 
 from cojax.agents import off_policy
 from cojax.agents.algorithm import INF, leaf, static
-from cojax.agents.off_policy import Learner, Networks, Rule
-from cojax.agents.optimization import descend, optimizer
-from cojax.agents.replay import Sample
+from cojax.agents.off_policy_method import Learner, Minibatch, Networks, OffPolicyMethod
 
 
 class TD3(struct.PyTreeNode):
@@ -68,52 +66,23 @@ def explore(nets: Networks, actor: Any, obs: jax.Array, key: jax.Array, h: Any) 
     return jnp.clip(u + h.exploration_noise * jax.random.normal(key, u.shape), -1.0, 1.0)
 
 
-def target(
-    nets: Networks,
-    learner: Learner,
-    batch: Sample,
-    noise: jax.Array,
-    gamma: Any,
-    reward_factor: jax.Array,
-    h: TD3,
-) -> jax.Array:
+def target(learner: Learner, batch: Minibatch, nets: Networks, h: TD3) -> jax.Array:
     """y = r + γ (1 - terminated) min_i Q̄_i(s', clip(π̄(s') + clip(ε))), ε ~ N(0, target_noise²)."""
-    u = act(nets, learner.targets["actor"], batch.next_obs)
-    noise = jnp.clip(h.target_noise * noise, -h.target_noise_clip, h.target_noise_clip)
+    rows = batch.rows
+    u = act(nets, learner.targets["actor"], rows.next_obs)
+    noise = jnp.clip(h.target_noise * batch.noise, -h.target_noise_clip, h.target_noise_clip)
     u = jnp.clip(u + noise, -1.0, 1.0)
-    q = jnp.min(nets.q_values(learner.targets["critics"], batch.next_obs, u), axis=0)
-    return batch.reward + gamma * (1.0 - batch.terminated) * q
+    q = jnp.min(nets.q_values(learner.targets["critics"], rows.next_obs, u), axis=0)
+    return rows.reward + batch.gamma * (1.0 - rows.terminated) * q
 
 
-def improve(
-    nets: Networks,
-    learner: Learner,
-    batch: Sample,
-    noise: jax.Array,
-    rate: Any,
-    reward_factor: jax.Array,
-    h: Any,
-) -> tuple[Learner, dict[str, jax.Array]]:
-    """One step of the actor on -E[Q_1(s, π(s))]."""
-
-    def loss(actor):
-        u = act(nets, actor, batch.obs)
-        return -jnp.mean(nets.q_values(learner.params["critics"], batch.obs, u, num=1))
-
-    value, grads = jax.value_and_grad(loss)(learner.params["actor"])
-    actor, opt_state = descend(
-        optimizer(h.max_grad_norm, h.adam_eps),
-        learner.params["actor"],
-        grads,
-        learner.opt_states["actor"],
-        rate,
-    )
-    learner = learner.replace(
-        params={**learner.params, "actor": actor},
-        opt_states={**learner.opt_states, "actor": opt_state},
-    )
-    return learner, {"actor_loss": value}
+def actor_loss(
+    actor: Any, learner: Learner, batch: Minibatch, nets: Networks, h: Any
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """-E[Q_1(s, π(s))]."""
+    u = act(nets, actor, batch.rows.obs)
+    return -jnp.mean(nets.q_values(learner.params["critics"], batch.rows.obs, u, num=1)), {}
 
 
-RULE = Rule(1, explore, target, improve, ("actor_loss",))
-ALGORITHM = off_policy.make("td3", TD3, RULE)
+METHOD = OffPolicyMethod(outputs=1, explore=explore, target=target, actor_loss=actor_loss)
+ALGORITHM = off_policy.make("td3", TD3, METHOD)

@@ -25,7 +25,7 @@ import numpy as np
 from jax import lax
 
 from cojax import inputs, streams
-from cojax.agents.critics import Agent
+from cojax.agents.inspect import Agent
 from cojax.envs import ConverseEnv, EnvParams
 from cojax.errors import InputError
 from cojax.evaluation import trials
