@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
 from functools import partial
 
@@ -516,3 +517,15 @@ def test_an_infinite_limit_leaves_the_environments_own():
     for limit in (np.inf, 1e10, 16.0):
         h = hyperparameters(ppo.PPO, {"max_episode_steps": limit})
         assert int(shorten_episodes(params, h).max_steps_in_episode) == 16
+
+
+@pytest.mark.parametrize("name", ["ppo", "a2c", "sac", "td3", "ddpg"])
+def test_help_says_what_every_hyperparameter_means(name):
+    cls = training.ALGORITHMS[name].hyperparameters
+    words = inspect.getdoc(cls)
+    for field in dataclasses.fields(cls):
+        assert words.count(f"\n    {field.name}: ") == 1, field.name
+    fixed = {"a2c": ("num_minibatches", "update_epochs"), "ddpg": ("num_critics", "policy_delay")}
+    for other in fixed.get(name, ()):
+        assert getattr(cls, other) == 1
+        assert f"{other}:" not in words

@@ -29,7 +29,7 @@ def learning() -> Iterator[None]:
         yield
 
 
-def leaf(default: float | None, low: float = -LARGEST, high: float = LARGEST) -> Any:
+def traced(default: float | None, low: float = -LARGEST, high: float = LARGEST) -> Any:
     """Return a field for a hyperparameter that may be batched, with its closed range.
 
     Bounds that infinity turns off have the range up to ``INF``.
