@@ -1,4 +1,4 @@
-"""SAC, TD3 and DDPG: critics that reach known values, the replay, and what each rule promises."""
+"""SAC, TD3 and DDPG: critics that reach known values, the replay, and what each method promises."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ ON_POLICY = {
     "max_grad_norm": 1e4,  # clipping biases a mean towards the median of skewed targets
     "advantage_clip": 0.0,
     "gae_lambda": 0.95,
-    "value_rate": 0.02,
+    "popart_rate": 0.02,
     "log_std_init": -6.0,
 }
 OWN = {
@@ -208,7 +208,7 @@ def soft_errors(spread, steps):
         "warmup_scale": 3.0 * spread,
         "log_std_init": float(jnp.log(2.0 * spread)),  # not the answer
         "polyak": 0.03,
-        "average_rate": 0.01,
+        "actor_ema_rate": 0.01,
         "final_lr_fraction": 0.01,
         "max_episode_steps": 64,
     }

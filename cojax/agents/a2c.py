@@ -19,7 +19,7 @@ class A2C(OnPolicyHyperparameters):
     """Hyperparameters of A2C; there is one gradient step per rollout, on all of it."""
 
     learning_rate: Number = traced(1e-3, 0.0)
-    value_rate: Number = traced(0.02, 0.0, 1.0)
+    popart_rate: Number = traced(0.02, 0.0, 1.0)
 
     num_steps: int = static(8, 1)
 

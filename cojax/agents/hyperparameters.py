@@ -31,7 +31,7 @@ class Hyperparameters(struct.PyTreeNode, kw_only=True):
         adam_eps: Adam's ε.
         reward_scale: constant factor on rewards, for the learner only.
         obs_clip: normalised observations are clipped to ± this.
-        average_rate: weight of the newest actor in the average that is the policy; 1 for the
+        actor_ema_rate: weight of the newest actor in the average that is the policy; 1 for the
             newest alone.
         num_envs: environments stepped together.
         num_steps: steps of each between updates.
@@ -48,7 +48,7 @@ class Hyperparameters(struct.PyTreeNode, kw_only=True):
     adam_eps: Number = traced(1e-8, 0.0)
     reward_scale: Number = traced(1.0, 0.0)
     obs_clip: Number = traced(10.0, 0.0, INF)
-    average_rate: Number = traced(1.0, 0.0, 1.0)
+    actor_ema_rate: Number = traced(1.0, 0.0, 1.0)
 
     num_envs: int = static(8, 1)
     num_steps: int = static(8, 1)
@@ -75,8 +75,8 @@ class OnPolicyHyperparameters(Hyperparameters):
         vf_coef: weight of the value loss.
         log_std_init: first log standard deviation, in units of the half range of the action box.
         advantage_clip: normalised advantages are clipped to ± this.
-        value_rate: weight of the newest targets in the running mean and std of targets.
-        random_phase: whether the first episodes begin at random steps.
+        popart_rate: weight of the newest targets in the running mean and std of targets.
+        stagger_episodes: whether the first episodes begin at random steps.
         normalize_values: whether the critic's targets are standardised (PopArt).
     """
 
@@ -86,12 +86,12 @@ class OnPolicyHyperparameters(Hyperparameters):
     vf_coef: Number = traced(0.5, 0.0)
     log_std_init: Number = traced(-2.0, -20.0, 5.0)
     advantage_clip: Number = traced(10.0, 0.0, INF)
-    value_rate: Number = traced(0.1, 0.0, 1.0)
+    popart_rate: Number = traced(0.1, 0.0, 1.0)
     final_lr_fraction: Number = traced(0.0, 0.0)
     max_grad_norm: Number = traced(0.5, 0.0, INF)
     adam_eps: Number = traced(1e-5, 0.0)
 
-    random_phase: bool = static(False)
+    stagger_episodes: bool = static(False)
     normalize_values: bool = static(True)
     num_envs: int = static(32, 1)
     num_steps: int = static(64, 1)

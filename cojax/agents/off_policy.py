@@ -298,7 +298,7 @@ def update(
     state = state.replace(
         key=key,
         actions=state.actions.merge(u),
-        average=polyak(state.average, learner.params["actor"], h.average_rate),
+        average=polyak(state.average, learner.params["actor"], h.actor_ema_rate),
         learner=learner,
         failed=state.failed | ~jnp.isfinite(global_norm(learner.params)),
         clock=state.clock.replace(update=state.clock.update + 1),

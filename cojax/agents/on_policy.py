@@ -20,7 +20,7 @@ from cojax.agents.algorithm import Algorithm, Clock, Episodes, normalize
 from cojax.agents.distributions import ActionBox, gaussian_log_prob
 from cojax.agents.inspect import value_function
 from cojax.agents.networks import MLP, activation, forward, scale_head
-from cojax.agents.normalization import Moments, RewardScale, TargetScale
+from cojax.agents.normalization import Moments, PopArt, RewardScale
 from cojax.agents.optimization import (
     descend,
     global_norm,
@@ -61,7 +61,7 @@ class OnPolicyState(struct.PyTreeNode):
     average: Any
     observations: Moments
     rewards: RewardScale
-    targets: TargetScale
+    targets: PopArt
     env_state: Any
     obs: jax.Array
     episodes: Episodes
@@ -114,8 +114,8 @@ def init(env: Any, key: jax.Array, env_params: Any, h: Any) -> OnPolicyState:
     env_params = algorithm.shorten_episodes(env_params, h)
     key, reset_key, actor_key, critic_key = jax.random.split(key, 4)
     obs, env_state = algorithm.reset_all(env, reset_key, env_params, h.num_envs)
-    if h.random_phase:
-        env_state = algorithm.random_phase(reset_key, env_state, env_params)
+    if h.stagger_episodes:
+        env_state = algorithm.stagger_episodes(reset_key, env_state, env_params)
     obs = jnp.asarray(obs, jnp.float32)
     actor, critic = networks(env, env_params, h)
     params = {
@@ -132,7 +132,7 @@ def init(env: Any, key: jax.Array, env_params: Any, h: Any) -> OnPolicyState:
         average=params["actor"],
         observations=Moments.create(obs.shape[1:]).merge(obs),
         rewards=RewardScale.create(h.num_envs),
-        targets=TargetScale.create(),
+        targets=PopArt.create(),
         env_state=env_state,
         obs=obs,
         episodes=Episodes.create(h.num_envs),
@@ -213,7 +213,7 @@ def prepare(
     obs = normalize(state, rollout.obs, h)
     values = value(critic, state, obs)
     final_values = value(critic, state, normalize(state, rollout.final_obs, h))
-    advantages = returns.generalized_advantages(
+    advantages = returns.gae(
         reward,
         values,
         final_values,
@@ -224,7 +224,7 @@ def prepare(
     )
     targets = advantages + values
     if h.normalize_values:
-        state = _rescale(state, state.targets.merge(targets, h.value_rate))
+        state = _rescale(state, state.targets.merge(targets, h.popart_rate))
     batch = Batch(
         obs,
         rollout.u,
@@ -235,7 +235,7 @@ def prepare(
     return state, jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch)
 
 
-def _rescale(state: OnPolicyState, targets: TargetScale) -> OnPolicyState:
+def _rescale(state: OnPolicyState, targets: PopArt) -> OnPolicyState:
     """Move to new target statistics without changing the value function."""
     old, std = state.targets, targets.std()
     critic = scale_head(
@@ -316,7 +316,7 @@ def update(
     finite = jnp.isfinite(global_norm(state.params))
     state = state.replace(
         key=key,
-        average=polyak(state.average, state.params["actor"], h.average_rate),
+        average=polyak(state.average, state.params["actor"], h.actor_ema_rate),
         failed=state.failed | ~finite,
         clock=state.clock.replace(update=state.clock.update + 1),
     )

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 
-def generalized_advantages(
+def gae(
     rewards: jax.Array,
     values: jax.Array,
     final_values: jax.Array,

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from cojax import streams
-from cojax.agents import intervals
+from cojax.agents import loop
 from cojax.agents.algorithm import learning
 from cojax.agents.layout import Layout
 from cojax.agents.population import Population
@@ -76,7 +76,7 @@ def run(
         if told is not None:
             told(steps / total)
 
-    trained = intervals.run(
+    trained = loop.run(
         population,
         group.plan(config.curve.points),
         np.zeros(population.shape),
