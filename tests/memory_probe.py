@@ -65,7 +65,7 @@ def in_a_row(batching, rows):
     params, h, keys = layout.place((params, h, keys))
     population = Population.flat(spec, Toy(), params, h, keys, layout)
     estimate = memory_budget.estimate(population, None)
-    loop.run(population, loop.Plan.of(64, 640, 320), np.zeros(4), 0)
+    loop.run(population, loop.Plan.of(64, 640, 320), np.zeros(4))
     return estimate
 
 

@@ -69,7 +69,7 @@ def test_gae_against_a_loop_with_mixed_flags():
     terminated, truncated = rng.random((2, 37, 5)) < 0.2
     assert (terminated & truncated).any()
     assert (truncated & ~terminated).any()
-    ours = returns.gae(r, v, w, terminated, truncated, 0.97, 0.9)
+    ours = returns.gae(r, v, w, terminated, truncated, gamma=0.97, gae_lambda=0.9)
     want = numpy_gae(r, v, w, terminated, truncated, 0.97, 0.9)
     np.testing.assert_allclose(ours, want, rtol=1e-5, atol=1e-5)
 

@@ -258,8 +258,9 @@ def test_states_are_written_no_oftener_than_asked(tmp_path):
 def unstarted(params, hyperparameters, env=ENV, num_seeds=2):
     spec = ppo.ALGORITHM
     return Population.create(
-        spec, env, params, jax.random.key(0), hyperparameters, num_seeds, None, "loop"
-    )
+        spec, env, params, jax.random.key(0), hyperparameters=hyperparameters,
+        num_seeds=num_seeds, num_envs=None, batching="loop",
+    )  # fmt: skip
 
 
 def test_gamma_of_each_member(whole):

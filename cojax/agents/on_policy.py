@@ -219,8 +219,8 @@ def prepare(
         final_values,
         rollout.terminated,
         rollout.truncated,
-        gamma,
-        h.gae_lambda,
+        gamma=gamma,
+        gae_lambda=h.gae_lambda,
     )
     targets = advantages + values
     if h.normalize_values:

@@ -12,6 +12,7 @@ def gae(
     final_values: jax.Array,
     terminated: jax.Array,
     truncated: jax.Array,
+    *,
     gamma: jax.Array | float,
     gae_lambda: jax.Array | float,
 ) -> jax.Array:

@@ -155,11 +155,11 @@ class Job:
                 part,
                 self.plan,
                 self.gamma[box],
-                self.memory_bytes,
-                progress and self._mean(progress, number),
-                self.evaluate,
-                folder,
-                checkpoint_seconds,
+                memory_bytes=self.memory_bytes,
+                progress=progress and self._mean(progress, number),
+                evaluate=self.evaluate,
+                checkpoint_dir=folder,
+                checkpoint_seconds=checkpoint_seconds,
             )
             if number == 0:
                 seconds = self.compile_seconds + run.compile_seconds
@@ -223,7 +223,14 @@ def prepare(
 
         env = ConverseEnv()
     population = Population.create(
-        lookup(algorithm), env, params, key, hyperparameters, num_seeds, num_envs, batching
+        lookup(algorithm),
+        env,
+        params,
+        key,
+        hyperparameters=hyperparameters,
+        num_seeds=num_seeds,
+        num_envs=num_envs,
+        batching=batching,
     )
     plan = Plan.create(population, total_timesteps, eval_every)
     gamma, warning = discounts(population)

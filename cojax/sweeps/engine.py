@@ -80,9 +80,8 @@ def run(
         population,
         group.plan(config.curve.points),
         np.zeros(population.shape),
-        0,
-        progress,
-        curve_measure(group, config),
+        progress=progress,
+        evaluate=curve_measure(group, config),
         keep_best=False,
     )
     gaps = np.asarray(measure(population, trained.policy, final_measure(group, config)))
