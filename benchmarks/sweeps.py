@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 import cojax
-from cojax.agents import intervals
+from cojax.agents import loop
 from cojax.agents.layout import Layout
 from cojax.sweeps import sweep
 from cojax.sweeps.groups import Group, groups
@@ -34,7 +34,7 @@ def rate(group: Group, layout: Layout, members: int, calls: int, steps: int) -> 
         group.population(np.arange(members // calls) + i * (members // calls), layout)
         for i in range(calls)
     ]
-    trained = [intervals.Members.create(p, plan) for p in populations]
+    trained = [loop.Members.create(p, plan) for p in populations]
     start = time.perf_counter()
     trained[0].compile(None)
     seconds = time.perf_counter() - start

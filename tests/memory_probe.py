@@ -18,7 +18,7 @@ import jax
 import numpy as np
 from agents_toy import Toy, ToyParams
 
-from cojax.agents import algorithm, intervals, memory, train
+from cojax.agents import algorithm, loop, memory_budget, train
 from cojax.agents.layout import Layout
 from cojax.agents.population import Population
 from cojax.agents.training import lookup
@@ -64,8 +64,8 @@ def in_a_row(batching, rows):
     keys = jax.random.split(jax.random.key(0), 4)
     params, h, keys = layout.place((params, h, keys))
     population = Population.flat(spec, Toy(), params, h, keys, layout)
-    estimate = memory.estimate(population, None)
-    intervals.run(population, intervals.Plan.of(64, 640, 320), np.zeros(4), 0)
+    estimate = memory_budget.estimate(population, None)
+    loop.run(population, loop.Plan.of(64, 640, 320), np.zeros(4))
     return estimate
 
 

@@ -1,4 +1,4 @@
-"""SAC, TD3 and DDPG: critics that reach known values, the replay, and what each rule promises."""
+"""SAC, TD3 and DDPG: critics that reach known values, the replay, and what each method promises."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from agents_toy import Toy, ToyParams, relative, value
 
 from cojax.agents import ddpg, off_policy, optimization, replay, sac, td3, train
 from cojax.agents.algorithm import hyperparameters, strong
+from cojax.agents.off_policy_method import Minibatch
 from cojax.agents.replay import Sample
 
 ENV = Toy()
@@ -64,7 +65,7 @@ def q_error(name, horizon, **faults):
         batching="loop",
     )
     h, state = run.hyperparameters, run.states[0]
-    nets = off_policy.networks(module.RULE, ENV, params, h)
+    nets = off_policy.networks(module.METHOD, ENV, params, h)
     rows = state.replay[30_000:60_000]  # seen by a ≈ 0
     obs = replay.unpack(rows, 1).obs
     z, u = off_policy.normalize(state, obs, h), jnp.zeros((obs.shape[0], 2))
@@ -128,9 +129,9 @@ def test_the_stored_next_observation_is_the_one_before_the_reset():
     """x' = ρx + noise: across a reset it would be anywhere in [-1, 1]."""
     h = hyperparameters(ddpg.DDPG, SMALL)
     params = strong(ToyParams(max_steps_in_episode=2, gain=0.0))
-    state = off_policy.init(ddpg.RULE, ENV, jax.random.key(0), params, h)
+    state = off_policy.init(ddpg.METHOD, ENV, jax.random.key(0), params, h)
     _, rollout, done, _ = off_policy.collect(
-        ddpg.RULE, ENV, state, jax.random.key(1), params, h.replace(num_steps=64)
+        ddpg.METHOD, ENV, state, jax.random.key(1), params, h.replace(num_steps=64)
     )
     residual = (rollout.next_obs - 0.9 * rollout.obs)[..., 0] / 0.2
     assert done.any()
@@ -141,13 +142,13 @@ def test_the_stored_next_observation_is_the_one_before_the_reset():
 @pytest.fixture(scope="module")
 def sac_state():
     h = hyperparameters(sac.SAC, SMALL)
-    return h, off_policy.init(sac.RULE, ENV, jax.random.key(0), strong(ToyParams()), h)
+    return h, off_policy.init(sac.METHOD, ENV, jax.random.key(0), strong(ToyParams()), h)
 
 
 def test_sac_density_is_that_of_its_samples(sac_state):
     """Mean log-density of samples equals the entropy found by a histogram, in action units."""
     h, state = sac_state
-    nets = off_policy.networks(sac.RULE, ENV, ToyParams(), h)
+    nets = off_policy.networks(sac.METHOD, ENV, ToyParams(), h)
     obs = jnp.zeros((200_000, 1))
     actor = state.learner.params["actor"]
     noise = jax.random.normal(jax.random.key(2), (200_000, 2))
@@ -165,7 +166,7 @@ def test_sac_density_is_that_of_its_samples(sac_state):
 
 def test_sac_first_spread_is_log_std_init_and_stays_in_its_limits(sac_state):
     h, state = sac_state
-    nets = off_policy.networks(sac.RULE, ENV, ToyParams(), h)
+    nets = off_policy.networks(sac.METHOD, ENV, ToyParams(), h)
     actor = state.learner.params["actor"]
     _, log_std = sac.distribution(nets, actor, jnp.ones((1, 1)), h)
     np.testing.assert_allclose(log_std, h.log_std_init, atol=0.05)
@@ -179,20 +180,24 @@ def test_terminal_states_are_worth_nothing_and_time_limits_are():
                    jnp.ones((2, 1)))  # fmt: skip
     for module, cls in MODULES.values():
         h = hyperparameters(cls, SMALL)
-        nets, learner = off_policy.networks(module.RULE, ENV, ToyParams(), h), learner_of(module, h)
-        y = module.RULE.target(nets, learner, batch, jnp.ones((2, 2)), 0.9, jnp.ones(()), h)
+        nets, learner = (
+            off_policy.networks(module.METHOD, ENV, ToyParams(), h),
+            learner_of(module, h),
+        )
+        minibatch = Minibatch(batch, jnp.ones((2, 2)), 0.9, jnp.ones(()))
+        y = module.METHOD.target(learner, minibatch, nets, h)
         assert float(y[1]) == 0.0
         assert float(y[0]) != 0.0
 
 
 def learner_of(module, config):
-    return off_policy.init(module.RULE, ENV, jax.random.key(0), ToyParams(), config).learner
+    return off_policy.init(module.METHOD, ENV, jax.random.key(0), ToyParams(), config).learner
 
 
 def test_td3_moves_actor_and_targets_only_when_due():
     h = hyperparameters(td3.TD3, SMALL | {"policy_delay": 4, "gradient_steps": 1})
     params = strong(ToyParams())
-    state = off_policy.init(td3.RULE, ENV, jax.random.key(0), params, h)
+    state = off_policy.init(td3.METHOD, ENV, jax.random.key(0), params, h)
     update = jax.jit(lambda s: td3.ALGORITHM.update(ENV, s, params, h)[0])
     moved = []
     for _ in range(12):
@@ -217,7 +222,7 @@ def test_learning_packed_parameters_is_learning_them(name, monkeypatch):
     params, after = strong(ToyParams()), []
     for packed in (optimization.PACKED, 0):
         monkeypatch.setattr(optimization, "PACKED", packed)
-        state = off_policy.init(module.RULE, ENV, jax.random.key(0), params, h)
+        state = off_policy.init(module.METHOD, ENV, jax.random.key(0), params, h)
         update = jax.jit(lambda s: module.ALGORITHM.update(ENV, s, params, h)[0])
         after.append(update(update(state)).learner)
     vector, tree = after
@@ -232,7 +237,7 @@ def test_learning_packed_parameters_is_learning_them(name, monkeypatch):
 
 def test_td3_smoothing_noise_is_clipped_in_units_of_the_box():
     h = hyperparameters(td3.TD3, SMALL | {"target_noise": 100.0, "target_noise_clip": 0.25})
-    nets = off_policy.networks(td3.RULE, ENV, ToyParams(), h)
+    nets = off_policy.networks(td3.METHOD, ENV, ToyParams(), h)
     learner = learner_of(td3, h)
     seen = []
 
@@ -245,7 +250,7 @@ def test_td3_smoothing_noise_is_clipped_in_units_of_the_box():
 
     batch = Sample(*[jnp.ones(s) for s in ((99, 1), (99, 2), (99,), (99,), (99, 1))])
     noise = jax.random.normal(jax.random.key(0), (99, 2))
-    td3.target(Spy(), learner, batch, noise, 0.9, jnp.ones(()), h)
+    td3.target(learner, Minibatch(batch, noise, 0.9, jnp.ones(())), Spy(), h)
     shift = seen[0] - td3.act(nets, learner.targets["actor"], batch.next_obs)
     np.testing.assert_allclose(jnp.abs(shift), 0.25, atol=1e-5)
 
@@ -255,7 +260,7 @@ def test_reward_scale_moves_without_changing_q(sac_state):
     rollout = Sample(*[100.0 * jnp.ones((4, 4, *s)) for s in ((1,), (2,), (), (), (1,))])
     done = jnp.zeros((4, 4), bool)
     moved = off_policy.remember(state, rollout, done, 0.9, h)
-    nets = off_policy.networks(sac.RULE, ENV, ToyParams(), h)
+    nets = off_policy.networks(sac.METHOD, ENV, ToyParams(), h)
     q = [
         s.rewards.moments.std()
         * nets.q_values(s.learner.params["critics"], jnp.ones((3, 1)), jnp.ones((3, 2)))

@@ -20,7 +20,7 @@ from cojax.agents import ddpg, off_policy, on_policy, replay, sac, td3, train
 
 FIXTURE = "double-integrator"
 GAIN = 0.03
-RULES = {"sac": sac.RULE, "td3": td3.RULE, "ddpg": ddpg.RULE}
+METHODS = {"sac": sac.METHOD, "td3": td3.METHOD, "ddpg": ddpg.METHOD}
 
 
 class AtOptimum:
@@ -87,7 +87,7 @@ ON_POLICY = {
     "max_grad_norm": 1e4,  # clipping biases a mean towards the median of skewed targets
     "advantage_clip": 0.0,
     "gae_lambda": 0.95,
-    "value_rate": 0.02,
+    "popart_rate": 0.02,
     "log_std_init": -6.0,
 }
 OWN = {
@@ -146,7 +146,7 @@ def q_error(name, horizon, faulty):
     """Of Q against Q*(s, a) = V*(s) + excess cost of a, over the replay."""
     h = OFF_POLICY | HELD[name]
     env, params, h, state = held(name, 1, horizon, faulty, h, STEPS[name])
-    nets = off_policy.networks(RULES[name], env, params, h, state.actions)
+    nets = off_policy.networks(METHODS[name], env, params, h, state.actions)
     rows = replay.unpack(state.replay[: STEPS[name]][-20_000:], state.obs.shape[-1])
     z = off_policy.normalize(state, rows.obs, h)
     scale = state.rewards.moments.std()
@@ -208,13 +208,13 @@ def soft_errors(spread, steps):
         "warmup_scale": 3.0 * spread,
         "log_std_init": float(jnp.log(2.0 * spread)),  # not the answer
         "polyak": 0.03,
-        "average_rate": 0.01,
+        "actor_ema_rate": 0.01,
         "final_lr_fraction": 0.01,
         "max_episode_steps": 64,
     }
     h, state = trained("sac", 0, env, params, h, steps)
     obs = replay.unpack(state.replay[:steps][-20_000:], state.obs.shape[-1]).obs
-    nets = off_policy.networks(sac.RULE, env, params, h, state.actions)
+    nets = off_policy.networks(sac.METHOD, env, params, h, state.actions)
     mean, log_std = sac.distribution(nets, state.average, off_policy.normalize(state, obs, h), h)
     u = jnp.tanh(mean)
     std = jnp.exp(log_std) * (1.0 - u**2) * nets.box.half_range()  # small: tanh is a line there

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
+import json
 import re
 from functools import partial
 
@@ -16,6 +18,7 @@ from flax import struct
 from scipy import stats
 
 from cojax.agents import (
+    RenamedWarning,
     algorithm,
     ddpg,
     distributions,
@@ -34,16 +37,18 @@ from cojax.agents.algorithm import (
     Clock,
     Episodes,
     hyperparameters,
-    random_phase,
     reset_all,
     shorten_episodes,
+    stagger_episodes,
     strong,
 )
-from cojax.agents.intervals import Plan
-from cojax.agents.normalization import Moments, RewardScale, TargetScale
+from cojax.agents.loop import Plan
+from cojax.agents.normalization import Moments, PopArt, RewardScale
 from cojax.agents.population import advance, averages
 from cojax.agents.run import Best
 from cojax.errors import InputError
+from cojax.experiments.config import training as training_of
+from cojax.sweeps.config import sweep as sweep_of
 
 
 def numpy_gae(r, v, w, terminated, truncated, gamma, lam):
@@ -64,7 +69,7 @@ def test_gae_against_a_loop_with_mixed_flags():
     terminated, truncated = rng.random((2, 37, 5)) < 0.2
     assert (terminated & truncated).any()
     assert (truncated & ~terminated).any()
-    ours = returns.generalized_advantages(r, v, w, terminated, truncated, 0.97, 0.9)
+    ours = returns.gae(r, v, w, terminated, truncated, gamma=0.97, gae_lambda=0.9)
     want = numpy_gae(r, v, w, terminated, truncated, 0.97, 0.9)
     np.testing.assert_allclose(ours, want, rtol=1e-5, atol=1e-5)
 
@@ -129,7 +134,7 @@ def test_reward_accumulator_is_zeroed_after_the_terminal_reward():
 
 
 def test_target_scale_forgets_and_is_unbiased_at_the_start():
-    scale = TargetScale.create().merge(jnp.array([1e6, 3e6]), 0.1)
+    scale = PopArt.create().merge(jnp.array([1e6, 3e6]), 0.1)
     np.testing.assert_allclose([scale.mean(), scale.std()], [2e6, 1e6], rtol=1e-5)
     for _ in range(400):
         scale = scale.merge(jnp.array([1.0, 3.0]), 0.1)
@@ -286,13 +291,13 @@ def test_networks_of_a_population_are_factorised_one_after_another_on_cpu():
 
 @pytest.mark.parametrize("n", [1, 2, 7, 1000, 4096])
 def test_permutation_is_one(n):
-    order = on_policy.permutation(jax.random.key(n), n)
+    order = optimization.permutation(jax.random.key(n), n)
     assert sorted(np.asarray(order).tolist()) == list(range(n))
 
 
 def test_permutation_is_uniform():
     keys = jax.random.split(jax.random.key(0), 20_000)
-    orders = jax.vmap(lambda k: on_policy.permutation(k, 6))(keys)
+    orders = jax.vmap(lambda k: optimization.permutation(k, 6))(keys)
     counts = np.stack([np.bincount(orders[:, i], minlength=6) for i in range(6)])
     assert np.all(np.abs(counts - 20_000 / 6) < 5 * np.sqrt(20_000 / 6))
 
@@ -319,17 +324,17 @@ def test_a_hyperparameter_of_the_wrong_kind_is_named():
         algorithm.stack_hyperparameters(ppo.PPO, [{"gamma": 0.9}, {}], {})
 
 
-def test_random_phase_spreads_the_first_episodes_and_no_others():
+def test_stagger_episodes_spreads_the_first_episodes_and_no_others():
     params = strong(ToyParams(max_steps_in_episode=400))
     _, state = reset_all(Toy(), jax.random.key(0), params, 256)
-    spread = random_phase(jax.random.key(0), state, params)
+    spread = stagger_episodes(jax.random.key(0), state, params)
     np.testing.assert_array_equal(spread.x, state.x)
     assert spread.time.dtype == state.time.dtype
     assert int(spread.time.min()) >= 0
     assert int(spread.time.max()) < 400
     counts = np.histogram(spread.time, bins=4, range=(0, 400))[0]
     assert counts.min() > 40, counts
-    fewer = random_phase(jax.random.key(0), jax.tree.map(lambda x: x[:8], state), params)
+    fewer = stagger_episodes(jax.random.key(0), jax.tree.map(lambda x: x[:8], state), params)
     np.testing.assert_array_equal(fewer.time, spread.time[:8])
 
 
@@ -347,8 +352,8 @@ def test_episodes_are_cut_short_and_truncation_is_reported(limit, every):
     residual = (rollout.final_obs - 0.9 * rollout.obs)[ended]
     assert float(jnp.abs(residual).max()) < 1.0
     h = hyperparameters(ddpg.DDPG, size)
-    state = off_policy.init(ddpg.RULE, env, jax.random.key(0), params, h)
-    _, rollout, done, _ = off_policy.collect(ddpg.RULE, env, state, jax.random.key(1), params, h)
+    state = off_policy.init(ddpg.METHOD, env, jax.random.key(0), params, h)
+    _, rollout, done, _ = off_policy.collect(ddpg.METHOD, env, state, jax.random.key(1), params, h)
     np.testing.assert_array_equal(done, np.repeat(ended[:, None], 16, axis=1))
     assert not rollout.terminated.any()
 
@@ -382,7 +387,7 @@ def test_the_policy_is_the_average_of_the_actors():
         *(jax.tree.leaves(x) for x in (newest.average, newest.params["actor"])), strict=False
     ):
         np.testing.assert_array_equal(a, b)
-    averaged, run = policy_of(average_rate=0.25)
+    averaged, run = policy_of(actor_ema_rate=0.25)
     np.testing.assert_array_equal(
         averaged.params["actor"]["params"]["head"]["kernel"],
         newest.params["actor"]["params"]["head"]["kernel"],
@@ -408,8 +413,8 @@ def test_critics_see_standardised_actions():
     h = hyperparameters(td3.TD3, {"hidden": (8,)})
     seen = Moments(jnp.array([0.1, 0.0]), jnp.array([0.01, 4.0]), jnp.ones(()))
     params = strong(ToyParams())
-    raw = off_policy.networks(td3.RULE, Toy(), params, h, None)
-    scaled = off_policy.networks(td3.RULE, Toy(), params, h, seen)
+    raw = off_policy.networks(td3.METHOD, Toy(), params, h, None)
+    scaled = off_policy.networks(td3.METHOD, Toy(), params, h, seen)
     critic = (scaled.critic.init(jax.random.key(0), jnp.zeros(3)),)
     u = jnp.array([[0.3, -0.5]])
     z = (u - seen.mean) / seen.std()
@@ -516,3 +521,60 @@ def test_an_infinite_limit_leaves_the_environments_own():
     for limit in (np.inf, 1e10, 16.0):
         h = hyperparameters(ppo.PPO, {"max_episode_steps": limit})
         assert int(shorten_episodes(params, h).max_steps_in_episode) == 16
+
+
+@pytest.mark.parametrize("name", ["ppo", "a2c", "sac", "td3", "ddpg"])
+def test_help_says_what_every_hyperparameter_means(name):
+    cls = training.ALGORITHMS[name].hyperparameters
+    words = inspect.getdoc(cls)
+    for field in dataclasses.fields(cls):
+        assert words.count(f"\n    {field.name}: ") == 1, field.name
+    fixed = {"a2c": ("num_minibatches", "update_epochs"), "ddpg": ("num_critics", "policy_delay")}
+    for other in fixed.get(name, ()):
+        assert getattr(cls, other) == 1
+        assert f"{other}:" not in words
+
+
+@pytest.mark.filterwarnings("always::cojax.agents.RenamedWarning")
+def test_the_last_versions_names_are_accepted_with_a_warning():
+    given = {"average_rate": 0.5, "gamma": 0.9, "random_phase": True}
+    with pytest.warns(RenamedWarning, match=r"^PPO: average_rate is now called actor_ema_rate; "):
+        h = hyperparameters(ppo.PPO, given)
+    assert (float(h.actor_ema_rate), h.stagger_episodes) == (0.5, True)
+    both = {"value_rate": 0.1, "popart_rate": 0.1}
+    with pytest.raises(InputError, match=r"^PPO: value_rate is now called popart_rate; give one"):
+        hyperparameters(ppo.PPO, both)
+    with pytest.raises(InputError, match="unknown hyperparameter 'value_rate'"):
+        hyperparameters(td3.TD3, {"value_rate": 0.1})
+
+
+def test_files_with_the_last_versions_names_say_what_they_said():
+    """Beneath and above the tuned defaults, which have the new ones; order and all."""
+
+    def both_ways(read, old):
+        with pytest.warns(RenamedWarning):
+            ours = read(old)
+        words = json.dumps(old)
+        for name, new in algorithm.RENAMED.items():
+            words = words.replace(name, new)
+        assert ours == read(json.loads(words))
+        return ours
+
+    learner = {
+        "name": "ppo",
+        "hyperparameters": {"average_rate": 0.5, "gamma": 0.9},
+        "families": {"ConverseArm": {"value_rate": 0.3}},
+    }
+    content = {"schema": "cojax.train/1", "fixtures": ["x"], "algorithm": learner}
+    content["settings"] = [{"random_phase": True}, {}]
+    ours = both_ways(lambda content: training_of(content, "x"), content)
+    setting, _ = ours.on("ConverseArm")
+    hyperparameters(ppo.PPO, setting)  # neither is there twice
+    assert (setting["actor_ema_rate"], setting["stagger_episodes"]) == (0.5, True)
+    space = {"random_phase": [True, False], "value_rate": {"low": 0.1, "high": 0.2, "num": 2,
+             "when": {"random_phase": [True]}}, "gamma": [0.9]}  # fmt: skip
+    learner = {"name": "ppo", "hyperparameters": {"average_rate": 0.5}, "space": space}
+    content = {"schema": "cojax.sweep/1", "fixtures": ["x"], "algorithms": [learner]}
+    swept = both_ways(sweep_of, content)
+    assert len(swept.settings(swept.algorithms[0])) == 3
+    assert list(swept.algorithms[0].space) == ["stagger_episodes", "popart_rate", "gamma"]

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from agents_toy import GAMMA, Toy, ToyParams
 
-from cojax.agents import DiscountWarning, checkpoint, memory, ppo, prepare, train, training
+from cojax.agents import DiscountWarning, checkpoint, memory_budget, ppo, prepare, train, training
 from cojax.agents.algorithm import strong
 from cojax.agents.population import Population
 from cojax.agents.run import numbers
@@ -122,7 +122,7 @@ def test_chunks_of_members_that_run_in_turn_change_nothing(whole):
     assert whole.chunks == 1
     assert len(whole.states) == 12
     told = []
-    state = memory.tree_bytes(whole.states[0])
+    state = memory_budget.tree_bytes(whole.states[0])
     for held, chunks in ((7, 2), (2, 6), (0, 12)):
         run = small(
             memory_limit=whole.memory_bytes - (11 - held) * state if held else one_member(),
@@ -169,7 +169,7 @@ def test_chunks_of_members_side_by_side_round_alike(whole):
     ],
 )
 def test_shape_of_chunks(shape, capacity, chunk):
-    assert memory.chunk_shape(shape, capacity) == chunk
+    assert memory_budget.chunk_shape(shape, capacity) == chunk
     assert np.prod(chunk) <= capacity
 
 
@@ -192,7 +192,7 @@ def test_a_member_that_does_not_fit_is_one_line_before_any_work():
 
 def test_a_member_whose_state_fits_and_whose_program_does_not(whole):
     with pytest.raises(ValueError, match="one member of ppo needs"):
-        small(memory_limit=memory.tree_bytes(whole.states[0]) + 8)
+        small(memory_limit=memory_budget.tree_bytes(whole.states[0]) + 8)
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_the_estimate_is_within_a_fifth_of_the_measured_peak(batching, devices):
 
 def test_interrupted_in_the_middle_of_chunks(whole, tmp_path):
     """Continued under another limit: the chunks stay as they were, and so does the result."""
-    limit = whole.memory_bytes - 6 * memory.tree_bytes(whole.states[0])
+    limit = whole.memory_bytes - 6 * memory_budget.tree_bytes(whole.states[0])
 
     def interrupt(steps, total, metrics):
         if steps > 130:
@@ -258,8 +258,9 @@ def test_states_are_written_no_oftener_than_asked(tmp_path):
 def unstarted(params, hyperparameters, env=ENV, num_seeds=2):
     spec = ppo.ALGORITHM
     return Population.create(
-        spec, env, params, jax.random.key(0), hyperparameters, num_seeds, None, "loop"
-    )
+        spec, env, params, jax.random.key(0), hyperparameters=hyperparameters,
+        num_seeds=num_seeds, num_envs=None, batching="loop",
+    )  # fmt: skip
 
 
 def test_gamma_of_each_member(whole):
@@ -282,7 +283,7 @@ def test_gamma_of_each_member(whole):
 
 
 def test_another_gamma_is_said_aloud_once(monkeypatch):
-    monkeypatch.setattr(memory, "fit", lambda *a: ([()], 0))
+    monkeypatch.setattr(memory_budget, "fit", lambda *a: ([()], 0))
     monkeypatch.setattr(training.Job, "run", lambda *a: None)
     with pytest.warns(DiscountWarning, match="0.5 is not the system's own 0.9") as caught:
         small(hyperparameters=SMALL | {"gamma": 0.5})
@@ -295,7 +296,7 @@ def test_chunks_cover_everybody():
     turn = unstarted(fixtures(), SMALL, num_seeds=5)
     side = dataclasses.replace(turn, vmapped=True)
     for population, shapes in ((turn, {(2, 5), (1, 5)}), (side, {(2, 5)})):
-        cut = memory.boxes(population, (2, 5))
+        cut = memory_budget.boxes(population, (2, 5))
         assert {population.part(box).shape for box in cut} == shapes
         seen = np.zeros((3, 5), int)
         for box in cut:

@@ -213,7 +213,7 @@ VALUE = {
     "advantage_clip": 0.0,
     "learning_rate": 3e-3,
     "gae_lambda": 0.8,
-    "value_rate": 0.02,
+    "popart_rate": 0.02,
     "log_std_init": -1.0,
 }
 

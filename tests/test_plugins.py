@@ -4,13 +4,17 @@ import dataclasses
 import importlib.metadata
 import importlib.util
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from agents_toy import Toy, ToyParams
 from flax import struct
 
 import cojax
 from cojax import families, plugins, quadratic
+from cojax.agents import off_policy, on_policy, ppo, td3
+from cojax.errors import InputError
 from cojax.evaluation import lqr_gain
 from cojax.initial import Uniform
 from cojax.linalg import rotate
@@ -175,3 +179,42 @@ def test_algorithms_of_plugins(monkeypatch):
     with pytest.warns(plugins.PluginWarning):
         importlib.reload(cojax.agents)
     assert cojax.agents.ALGORITHMS.pop("mine") is mine
+
+
+def half_square(params):
+    """A loss whose gradient is the parameters themselves."""
+    return 0.5 * sum(jnp.sum(x**2) for x in jax.tree.leaves(params))
+
+
+def own_algorithm(kind):
+    if kind == "on-policy":
+        return on_policy.make("own", ppo.PPO, lambda params, *_: (half_square(params), {}))
+    method = dataclasses.replace(
+        td3.METHOD, actor_loss=lambda actor, *_: (half_square(actor), {}), smallest=True
+    )
+    return off_policy.make("own", td3.TD3, method)
+
+
+@pytest.mark.parametrize("kind", ["on-policy", "off-policy"])
+def test_algorithms_of_ones_own_have_a_critic_and_a_gradient(kind, monkeypatch):
+    spec = own_algorithm(kind)
+    monkeypatch.setitem(cojax.agents.ALGORITHMS, "own", spec)
+    h = {"num_envs": 2, "num_steps": 8, "hidden": (4,)}
+    if kind == "off-policy":
+        h |= {"learning_starts": 16, "buffer_size": 64, "batch_size": 4, "gradient_steps": 2}
+    key = jax.random.key(0, impl="threefry2x32")
+    arguments = {"hyperparameters": h, "num_seeds": 2, "total_timesteps": 48}
+    run = cojax.train("own", ToyParams(), key, env=Toy(), **arguments)
+    agent = run.agent(seed=1)
+    gradients = agent.gradients(Toy(), ToyParams(), key, 3)
+    for x, g in zip(*map(jax.tree.leaves, (agent.actor, gradients)), strict=True):
+        np.testing.assert_array_equal(g, np.broadcast_to(x, (3, *x.shape)))
+    obs = (jnp.ones(1),) if kind == "on-policy" else (jnp.ones(1), jnp.zeros(2))
+    assert float(run.critic(seed=1)(*obs)) == float(agent.critic(*obs)) != 0.0
+    assert agent.critic.apply.smallest == (kind == "off-policy")
+    for part in ("critic", "actor_gradients"):
+        monkeypatch.setitem(
+            cojax.agents.ALGORITHMS, "own", dataclasses.replace(spec, **{part: None})
+        )
+        with pytest.raises(InputError, match=f"^run: the algorithm 'own' gives no {part}$"):
+            run.agent(seed=1)

@@ -31,7 +31,7 @@ def environment(**extra):
 
 
 GENTLE = {  # slow learning in whole episodes, which amplifies rounding least
-    "log_std_init": -3.5, "target_kl": 0.02, "gae_lambda": 0.95, "average_rate": 1.0,
+    "log_std_init": -3.5, "target_kl": 0.02, "gae_lambda": 0.95, "actor_ema_rate": 1.0,
     "max_episode_steps": 512,
 }  # fmt: skip
 

@@ -4,6 +4,7 @@ Installed packages add algorithms by the entry point ``cojax.algorithms`` (:mod:
 """
 
 from cojax import plugins
+from cojax.agents.algorithm import RenamedWarning
 from cojax.agents.checkpoint import load_policy, save_policy
 from cojax.agents.run import Run
 from cojax.agents.training import ALGORITHMS, DiscountWarning, Job, prepare, train
@@ -12,6 +13,7 @@ __all__ = [
     "ALGORITHMS",
     "DiscountWarning",
     "Job",
+    "RenamedWarning",
     "Run",
     "load_policy",
     "prepare",

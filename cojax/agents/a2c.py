@@ -6,45 +6,22 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from cojax.agents import on_policy
-from cojax.agents.algorithm import INF, leaf, static
+from cojax.agents.algorithm import static, traced
 from cojax.agents.distributions import gaussian_entropy, gaussian_log_prob
+from cojax.agents.hyperparameters import Number, OnPolicyHyperparameters
 from cojax.agents.networks import forward
 from cojax.agents.on_policy import Batch, Networks, standardize
 
 
-class A2C(struct.PyTreeNode):
-    """Hyperparameters of A2C, with the meanings they have in ``ppo.PPO``.
+class A2C(OnPolicyHyperparameters):
+    """Hyperparameters of A2C; there is one gradient step per rollout, on all of it."""
 
-    There is one gradient step per rollout, on all of it.
-    """
+    learning_rate: Number = traced(1e-3, 0.0)
+    popart_rate: Number = traced(0.02, 0.0, 1.0)
 
-    learning_rate: Any = leaf(1e-3, 0.0)
-    final_lr_fraction: Any = leaf(0.0, 0.0)
-    gamma: Any = leaf(None, 0.0, 1.0)
-    max_episode_steps: Any = leaf(None, 1.0, INF)
-    gae_lambda: Any = leaf(0.95, 0.0, 1.0)
-    ent_coef: Any = leaf(0.0)
-    vf_coef: Any = leaf(0.5, 0.0)
-    max_grad_norm: Any = leaf(0.5, 0.0, INF)
-    adam_eps: Any = leaf(1e-5, 0.0)
-    log_std_init: Any = leaf(-2.0, -20.0, 5.0)
-    reward_scale: Any = leaf(1.0, 0.0)
-    obs_clip: Any = leaf(10.0, 0.0, INF)
-    average_rate: Any = leaf(1.0, 0.0, 1.0)
-    advantage_clip: Any = leaf(10.0, 0.0, INF)
-    value_rate: Any = leaf(0.02, 0.0, 1.0)
-
-    num_envs: int = static(32, 1)
     num_steps: int = static(8, 1)
-    hidden: tuple[int, ...] = static((64, 64))
-    activation: str = static("tanh")
-    random_phase: bool = static(False)
-    normalize_observations: bool = static(True)
-    normalize_rewards: bool = static(False)
-    normalize_values: bool = static(True)
 
     # Not hyperparameters: what the engine needs to know about an on-policy update.
     num_minibatches = 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -18,6 +19,15 @@ from cojax.errors import InputError, nearest
 INF = float("inf")
 LARGEST = float(np.finfo(np.float32).max)  # finite in the precision of the learners
 MOST_UPDATES = 2**31 - 1  # what 32 bits count, updates and rows alike
+RENAMED = {  # hyperparameters, from the names that the last version had
+    "value_rate": "popart_rate",
+    "average_rate": "actor_ema_rate",
+    "random_phase": "stagger_episodes",
+}
+
+
+class RenamedWarning(FutureWarning):
+    """A hyperparameter is given by the name it had before; the next version will refuse it."""
 
 
 @contextmanager
@@ -29,7 +39,7 @@ def learning() -> Iterator[None]:
         yield
 
 
-def leaf(default: float | None, low: float = -LARGEST, high: float = LARGEST) -> Any:
+def traced(default: float | None, low: float = -LARGEST, high: float = LARGEST) -> Any:
     """Return a field for a hyperparameter that may be batched, with its closed range.
 
     Bounds that infinity turns off have the range up to ``INF``.
@@ -57,6 +67,13 @@ class Algorithm:
         steps_per_update: ``h -> int``, environment steps of one update.
         check: ``h -> None``, raises ValueError for hyperparameters that do not fit together.
         bounded: whether it needs finite action bounds.
+        actor: ``state -> tree``, the parameters that the next update of the actor would change.
+        critic: ``(state, policy, h) -> inspect.Critic`` of one member and its policy.
+        actor_gradients: ``(env, state, env_params, h, key, num) -> tree`` like ``actor``, with a
+            leading axis of ``num``; see ``inspect.Agent``.
+
+    The last three are for diagnosis alone. An algorithm without them trains; ``run.agent()`` and
+    ``run.critic()`` then raise InputError.
     """
 
     name: str
@@ -68,6 +85,9 @@ class Algorithm:
     steps_per_update: Callable[[Any], int]
     check: Callable[[Any], None]
     bounded: bool = False
+    actor: Callable[..., Any] | None = None
+    critic: Callable[..., Any] | None = None
+    actor_gradients: Callable[..., Any] | None = None
 
 
 class Clock(struct.PyTreeNode):
@@ -179,7 +199,7 @@ def shorten_episodes(env_params: Any, h: Any) -> Any:
     return env_params.replace(max_steps_in_episode=shorter)
 
 
-def random_phase(key: jax.Array, env_state: Any, env_params: Any) -> Any:
+def stagger_episodes(key: jax.Array, env_state: Any, env_params: Any) -> Any:
     """Return environments whose clocks read a uniform step of their first episode.
 
     Where all environments begin together, a rollout shorter than an episode sees one stretch of
@@ -203,6 +223,26 @@ def hyperparameters(cls: type, given: Any, overrides: Mapping[str, Any] | None =
     return strong_floats(host_hyperparameters(cls, given, overrides or {}))
 
 
+def current_names(cls: type, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The same values, in the same order, by the names that hyperparameters of ``cls`` have now.
+
+    Warns RenamedWarning, one line, for a name of before; raises InputError where both are given.
+    """
+    fields = {f.name for f in dataclasses.fields(cls)}
+    found = {}
+    for name, value in given.items():
+        new = RENAMED.get(name, name)
+        if name in fields or new not in fields:  # a plug-in may use the name for its own
+            new = name
+        if new != name:
+            told = f"{cls.__name__}: {name} is now called {new}"
+            if new in given:
+                raise InputError(f"{told}; give one of them")
+            warnings.warn(f"{told}; the old name will be refused", RenamedWarning, stacklevel=2)
+        found[new] = value
+    return found
+
+
 def host_hyperparameters(cls: type, given: Any, overrides: Mapping[str, Any]) -> Any:
     """``hyperparameters`` with leaves as they were given, so that thousands are quick to make."""
     if isinstance(given, cls):
@@ -211,7 +251,7 @@ def host_hyperparameters(cls: type, given: Any, overrides: Mapping[str, Any]) ->
         raise InputError(
             f"hyperparameters: expected a mapping or {cls.__name__}, got {type(given).__name__}"
         )
-    values = dict(given or {}) | dict(overrides)
+    values = current_names(cls, given or {}) | current_names(cls, overrides)
     fields = {f.name: f for f in dataclasses.fields(cls)}
     for name, value in values.items():
         if name not in fields:
@@ -296,3 +336,8 @@ def discount(env_params: Any, h: Any) -> Any:
 def reward_factor(state: Any, h: Any) -> Any:
     """What the environment's rewards are multiplied by for the learner, shape ()."""
     return h.reward_scale / state.rewards.moments.std() if h.normalize_rewards else h.reward_scale
+
+
+def normalize(state: Any, obs: jax.Array, h: Any) -> jax.Array:
+    """Observations as the networks see them."""
+    return state.observations.normalize(obs, h.obs_clip) if h.normalize_observations else obs

@@ -2,67 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
-from flax import struct
 
 from cojax.agents import off_policy
-from cojax.agents.algorithm import INF, leaf, static
-from cojax.agents.off_policy import Learner, Networks, Rule
-from cojax.agents.replay import Sample
-from cojax.agents.td3 import act, explore, improve
+from cojax.agents.algorithm import traced
+from cojax.agents.hyperparameters import Number, OffPolicyHyperparameters
+from cojax.agents.off_policy_method import Learner, Minibatch, Networks, OffPolicyMethod
+from cojax.agents.td3 import act, actor_loss, explore
 
 
-class DDPG(struct.PyTreeNode):
-    """Hyperparameters of DDPG, with the meanings they have in ``td3.TD3`` and ``sac.SAC``."""
+class DDPG(OffPolicyHyperparameters):
+    """Hyperparameters of DDPG.
 
-    actor_learning_rate: Any = leaf(3e-4, 0.0)
-    critic_learning_rate: Any = leaf(1e-3, 0.0)
-    final_lr_fraction: Any = leaf(1.0, 0.0)
-    gamma: Any = leaf(None, 0.0, 1.0)
-    max_episode_steps: Any = leaf(None, 1.0, INF)
-    polyak: Any = leaf(0.005, 0.0, 1.0)
-    max_grad_norm: Any = leaf(100.0, 0.0, INF)
-    adam_eps: Any = leaf(1e-8, 0.0)
-    exploration_noise: Any = leaf(0.1, 0.0)
-    warmup_scale: Any = leaf(1.0, 0.0, 1.0)
-    reward_scale: Any = leaf(1.0, 0.0)
-    obs_clip: Any = leaf(10.0, 0.0, INF)
-    average_rate: Any = leaf(1.0, 0.0, 1.0)
-    relative_error: Any = leaf(0.0, 0.0)
+    Attributes:
+        exploration_noise: std of the noise on actions, as a fraction of the half range.
+    """
 
-    num_envs: int = static(8, 1)
-    num_steps: int = static(8, 1)
-    gradient_steps: int = static(32, 1)
-    batch_size: int = static(256, 1)
-    buffer_size: int = static(300_000, 1)
-    learning_starts: int = static(4_000, 0, INF)
-    hidden: tuple[int, ...] = static((64, 64))
-    activation: str = static("relu")
-    normalize_observations: bool = static(True)
-    normalize_actions: bool = static(True)
-    normalize_rewards: bool = static(True)
+    exploration_noise: Number = traced(0.1, 0.0)
 
     # Not hyperparameters: one critic, and an actor that moves at every gradient step.
     num_critics = 1
     policy_delay = 1
 
 
-def target(
-    nets: Networks,
-    learner: Learner,
-    batch: Sample,
-    noise: jax.Array,
-    gamma: Any,
-    reward_factor: jax.Array,
-    h: DDPG,
-) -> jax.Array:
+def target(learner: Learner, batch: Minibatch, nets: Networks, h: DDPG) -> jax.Array:
     """y = r + γ (1 - terminated) Q̄(s', π̄(s')), shape (B,)."""
-    u = act(nets, learner.targets["actor"], batch.next_obs)
-    q = nets.q_values(learner.targets["critics"], batch.next_obs, u)[0]
-    return batch.reward + gamma * (1.0 - batch.terminated) * q
+    rows = batch.rows
+    u = act(nets, learner.targets["actor"], rows.next_obs)
+    q = nets.q_values(learner.targets["critics"], rows.next_obs, u)[0]
+    return rows.reward + batch.gamma * (1.0 - rows.terminated) * q
 
 
-RULE = Rule(1, explore, target, improve, ("actor_loss",))
-ALGORITHM = off_policy.make("ddpg", DDPG, RULE)
+METHOD = OffPolicyMethod(outputs=1, explore=explore, target=target, actor_loss=actor_loss)
+ALGORITHM = off_policy.make("ddpg", DDPG, METHOD)

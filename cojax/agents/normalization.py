@@ -127,7 +127,7 @@ class RewardScale(struct.PyTreeNode):
         return RewardScale(self.moments.merge(returns.reshape(-1)), accumulator)
 
 
-class TargetScale(struct.PyTreeNode):
+class PopArt(struct.PyTreeNode):
     """Mean and standard deviation of value targets, exponentially forgotten.
 
     A critic outputs (V - mean)/std. Where a policy's cost falls by orders of magnitude while it
@@ -146,7 +146,7 @@ class TargetScale(struct.PyTreeNode):
     weight: jax.Array
 
     @classmethod
-    def create(cls) -> TargetScale:
+    def create(cls) -> PopArt:
         """No target seen yet: mean 0, std 1."""
         return cls(jnp.zeros(()), jnp.zeros(()), jnp.zeros(()))
 
@@ -161,9 +161,9 @@ class TargetScale(struct.PyTreeNode):
         spread = jnp.maximum(spread, 1e-3 * jnp.abs(self.mean()) + EPSILON)
         return jnp.where(self.weight > 0, spread, 1.0)
 
-    def merge(self, targets: jax.Array, rate: jax.Array | float) -> TargetScale:
+    def merge(self, targets: jax.Array, rate: jax.Array | float) -> PopArt:
         """x̄ ← (1-rate) x̄ + rate · mean(x), and the same for x²; targets of any shape."""
-        return TargetScale(
+        return PopArt(
             (1 - rate) * self.first + rate * jnp.mean(targets),
             (1 - rate) * self.second + rate * jnp.mean(targets**2),
             (1 - rate) * self.weight + rate,

@@ -1,15 +1,13 @@
 """The off-policy engine: step environments, write the replay, take gradient steps.
 
-SAC, TD3 and DDPG are this engine with a ``Rule`` each: how to explore, what a critic should be
-worth, how to improve the actor. All of it is pure and works on one learner.
+SAC, TD3 and DDPG are this engine with an ``OffPolicyMethod`` each: how to explore, what a critic
+should be worth, what the actor loses. All of it is pure and works on one learner.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,60 +15,28 @@ from flax import struct
 
 from cojax import streams
 from cojax.agents import algorithm, replay
-from cojax.agents.algorithm import MOST_UPDATES, Algorithm, Clock, Episodes
+from cojax.agents.algorithm import MOST_UPDATES, Algorithm, Clock, Episodes, normalize
 from cojax.agents.distributions import ActionBox
-from cojax.agents.networks import MLP, activation, forward, scale_head
+from cojax.agents.inspect import q_function
+from cojax.agents.networks import activation, scale_head
 from cojax.agents.normalization import Moments, RewardScale
-from cojax.agents.optimization import descend, global_norm, optimizer, pack, polyak
+from cojax.agents.off_policy_method import (
+    NETWORKS,
+    Learner,
+    Minibatch,
+    Networks,
+    OffPolicyMethod,
+    actor_step,
+    critic_step,
+    networks,
+    over_networks,
+)
+from cojax.agents.optimization import global_norm, optimizer, pack, polyak
 from cojax.agents.policies import ActorPolicy, actor_params
 from cojax.agents.replay import Sample
 from cojax.errors import InputError
-from cojax.linalg import lift
 
-
-class Networks(NamedTuple):
-    """Actor: (..., d) to (..., outputs). Critic: (..., d + m) to (..., 1). ``box`` of actions.
-
-    ``actions`` are the moments of the actions seen: critics see standardised actions. Where good
-    actions fill a hundredth of the box, a critic of the raw ones can hardly tell them apart.
-    ``actor_tree`` and ``critic_trees`` turn parameters, as ``pack`` may have left them, into trees.
-    """
-
-    actor: MLP
-    critic: MLP
-    box: ActionBox
-    actions: Moments | None
-    actor_tree: Callable[[Any], Any] = lambda params: params
-    critic_trees: Callable[[Any], tuple[Any, ...]] = lambda params: params
-
-    def output(self, actor: Any, obs: jax.Array) -> jax.Array:
-        """What the actor's network says of ``obs``, shape (..., outputs)."""
-        return forward(self.actor, self.actor_tree(actor), obs)
-
-    def q_values(
-        self, critics: Any, obs: jax.Array, u: jax.Array, num: int | None = None
-    ) -> jax.Array:
-        """Q_i(s, u) of the first ``num`` critics, or of all, shape (num_critics, ...)."""
-        if self.actions is not None:
-            u = (u - lift(self.actions.mean, u)) / lift(self.actions.std(), u)
-        x = jnp.concatenate([obs, u], axis=-1)
-        trees = self.critic_trees(critics)[:num]
-        return jnp.stack([forward(self.critic, c, x)[..., 0] for c in trees])
-
-
-class Learner(struct.PyTreeNode):
-    """What gradient steps change. Critics are in units of the reward scale.
-
-    Attributes:
-        params: ``{"actor", "critics", "log_alpha"}``; critics is a tuple, log_alpha has shape ().
-        targets: slow copies of those of ``{"actor", "critics"}`` that the rule names.
-        opt_states: the optimisers', by the same names as ``params``; those of networks are of what
-            ``pack`` makes of them.
-    """
-
-    params: dict[str, Any]
-    targets: dict[str, Any]
-    opt_states: dict[str, Any]
+MOST_DELAY = 32_768  # its square is counted in 32 bits
 
 
 class OffPolicyState(struct.PyTreeNode):
@@ -105,49 +71,6 @@ class OffPolicyState(struct.PyTreeNode):
     failed: jax.Array
 
 
-NETWORKS = ("actor", "critics")
-MOST_DELAY = 32_768  # its square is counted in 32 bits
-
-
-@dataclasses.dataclass(frozen=True)
-class Rule:
-    """What makes an off-policy algorithm.
-
-    ``reward_factor`` is what the environment's rewards were multiplied by, shape (), and ``noise``
-    is standard normal, (B, m).
-
-    Attributes:
-        outputs: width of the actor's output per action.
-        explore: ``(nets, actor_params, obs, key, h) -> u`` in [-1, 1]^m.
-        target: ``(nets, learner, sample, noise, gamma, reward_factor, h) -> y``, shape (B,).
-        improve: ``(nets, learner, sample, noise, rate, reward_factor, h) -> (learner,
-            metrics)``, the actor's step.
-        metrics: names of the metrics of ``improve``.
-        targets: networks that ``target`` wants slow copies of.
-    """
-
-    outputs: int
-    explore: Callable[..., Any]
-    target: Callable[..., Any]
-    improve: Callable[..., Any]
-    metrics: tuple[str, ...]
-    targets: tuple[str, ...] = NETWORKS
-
-
-def networks(
-    rule: Rule, env: Any, env_params: Any, h: Any, actions: Moments | None = None
-) -> Networks:
-    """Actor and critic for an environment's shapes; ``actions`` standardise the critic's input."""
-    box = ActionBox.of(env.action_space(env_params))
-    outputs = rule.outputs * box.low.shape[0]
-    return Networks(
-        MLP(h.hidden, outputs, h.activation, 0.01),
-        MLP(h.hidden, 1, h.activation, 1.0),
-        box,
-        actions if h.normalize_actions else None,
-    )
-
-
 def block(h: Any) -> int:
     """Transitions of one update."""
     return h.num_envs * h.num_steps
@@ -161,13 +84,15 @@ def warming(updates: jax.Array, h: Any) -> jax.Array:
     return updates < min(-(-h.learning_starts // block(h)), MOST_UPDATES)
 
 
-def init(rule: Rule, env: Any, key: jax.Array, env_params: Any, h: Any) -> OffPolicyState:
+def init(
+    method: OffPolicyMethod, env: Any, key: jax.Array, env_params: Any, h: Any
+) -> OffPolicyState:
     """First state of a learner; environment i is reset with ``fold_in(reset_key, i)``."""
     env_params = algorithm.shorten_episodes(env_params, h)
     key, reset_key, actor_key, critic_key = jax.random.split(key, 4)
     obs, env_state = algorithm.reset_all(env, reset_key, env_params, h.num_envs)
     obs = jnp.asarray(obs, jnp.float32)
-    nets = networks(rule, env, env_params, h)
+    nets = networks(method, env, env_params, h)
     dim, num_actions = obs.shape[-1], nets.box.low.shape[0]
     x = jnp.zeros(dim + num_actions)
     critic_keys = jax.random.split(critic_key, h.num_critics)
@@ -176,7 +101,7 @@ def init(rule: Rule, env: Any, key: jax.Array, env_params: Any, h: Any) -> OffPo
         "critics": tuple(nets.critic.init(k, x) for k in critic_keys),
         "log_alpha": jnp.log(jnp.asarray(getattr(h, "alpha_init", 1.0), jnp.float32)),
     }
-    targets = {name: params[name] for name in rule.targets}
+    targets = {name: params[name] for name in method.targets}
     learned = params | {name: pack(params[name])[0] for name in NETWORKS}
     opt = optimizer(h.max_grad_norm, h.adam_eps)
     opt_states = {name: opt.init(x) for name, x in learned.items()}
@@ -199,13 +124,13 @@ def init(rule: Rule, env: Any, key: jax.Array, env_params: Any, h: Any) -> OffPo
     return algorithm.strong(state)
 
 
-def normalize(state: OffPolicyState, obs: jax.Array, h: Any) -> jax.Array:
-    """Observations as the networks see them."""
-    return state.observations.normalize(obs, h.obs_clip) if h.normalize_observations else obs
-
-
 def collect(
-    rule: Rule, env: Any, state: OffPolicyState, key: jax.Array, env_params: Any, h: Any
+    method: OffPolicyMethod,
+    env: Any,
+    state: OffPolicyState,
+    key: jax.Array,
+    env_params: Any,
+    h: Any,
 ) -> tuple[OffPolicyState, Sample, jax.Array, dict[str, jax.Array]]:
     """Step the N environments T times, exploring.
 
@@ -214,7 +139,7 @@ def collect(
     (T, N), and sums over the episodes that ended.
     """
     env_params = algorithm.shorten_episodes(env_params, h)
-    nets = networks(rule, env, env_params, h)
+    nets = networks(method, env, env_params, h)
     box = nets.box
     explore_key, warm_key, step_key = jax.random.split(key, 3)
     shape = (h.num_steps, h.num_envs)
@@ -227,7 +152,7 @@ def collect(
         uniform_u, *words = inputs
         noise_key, keys = (streams.of_words(x) for x in words)
         z = normalize(state, obs, h)
-        u = rule.explore(nets, state.learner.params["actor"], z, noise_key, h)
+        u = method.explore(nets, state.learner.params["actor"], z, noise_key, h)
         u = jnp.where(warm, h.warmup_scale * uniform_u, u)
         action = box.clip(box.to_action(u))
         next_obs, env_state, reward, terminated, truncated, info = step_env(
@@ -277,37 +202,6 @@ def remember(
     return state.replace(replay=buffer, rewards=rewards, learner=learner)
 
 
-def critic_step(
-    rule: Rule,
-    nets: Networks,
-    learner: Learner,
-    batch: Sample,
-    noise: jax.Array,
-    gamma: Any,
-    rate: Any,
-    reward_factor: Any,
-    h: Any,
-) -> tuple[Learner, dict[str, jax.Array]]:
-    """One gradient step on Σ_i E[(Q_i(s, u) - y)²] towards the rule's target y."""
-    y = jax.lax.stop_gradient(rule.target(nets, learner, batch, noise, gamma, reward_factor, h))
-
-    def loss(critics):
-        q = nets.q_values(critics, batch.obs, batch.u)
-        weight = 1.0 / (1.0 + (h.relative_error * jax.lax.stop_gradient(q)) ** 2)
-        return jnp.sum(jnp.mean(weight * (q - y[None]) ** 2, axis=-1)), jnp.mean(q)
-
-    critics = learner.params["critics"]
-    (value, q), grads = jax.value_and_grad(loss, has_aux=True)(critics)
-    critics, opt_state = descend(
-        optimizer(h.max_grad_norm, h.adam_eps), critics, grads, learner.opt_states["critics"], rate
-    )
-    learner = learner.replace(
-        params={**learner.params, "critics": critics},
-        opt_states={**learner.opt_states, "critics": opt_state},
-    )
-    return learner, {"critic_loss": value, "q_value": q}
-
-
 def draw(
     state: OffPolicyState, key: jax.Array, blocks: jax.Array, shape: tuple[int, ...], h: Any
 ) -> Sample:
@@ -322,17 +216,13 @@ def draw(
     )
 
 
-def over_networks(learner: Learner, change: Callable[[str, Any], Any]) -> Learner:
-    """Parameters and targets of actor and critics, each replaced by ``change(name, params)``."""
-
-    def changed(trees):
-        return trees | {name: change(name, trees[name]) for name in NETWORKS if name in trees}
-
-    return learner.replace(params=changed(learner.params), targets=changed(learner.targets))
-
-
 def gradient_steps(
-    rule: Rule, nets: Networks, state: OffPolicyState, key: jax.Array, gamma: Any, h: Any
+    method: OffPolicyMethod,
+    nets: Networks,
+    state: OffPolicyState,
+    key: jax.Array,
+    gamma: Any,
+    h: Any,
 ) -> tuple[Learner, dict[str, jax.Array]]:
     """``gradient_steps`` steps of the critics; every ``policy_delay``-th also moves the actor.
 
@@ -340,51 +230,41 @@ def gradient_steps(
     """
     sample_key, noise_key = jax.random.split(key)
     shape = (h.gradient_steps, h.batch_size)
-    batch = draw(state, sample_key, state.clock.update + 1, shape, h)
+    rows = draw(state, sample_key, state.clock.update + 1, shape, h)
     # All at once, which is cheaper than two small draws in each step.
     noise = jax.random.normal(noise_key, (2, *shape, *nets.box.low.shape))
     factor = algorithm.reward_factor(state, h)
     trees = {name: pack(state.learner.params[name])[1] for name in NETWORKS}
     nets = nets._replace(actor_tree=trees["actor"], critic_trees=trees["critics"])
-    rates = {
-        name: state.clock.anneal(getattr(h, name), h.final_lr_fraction)
-        for name in ("actor_learning_rate", "critic_learning_rate")
-    }
+    actor_rate, critic_rate = (
+        state.clock.anneal(rate, h.final_lr_fraction)
+        for rate in (h.actor_learning_rate, h.critic_learning_rate)
+    )
 
-    def improve(learner, minibatch, noise):
-        learner, metrics = rule.improve(
-            nets, learner, minibatch, noise, rates["actor_learning_rate"], factor, h
-        )
+    def improve(learner, batch):
+        learner, metrics = actor_step(method, nets, learner, batch, actor_rate, h)
         online = {name: learner.params[name] for name in learner.targets}
         return learner.replace(targets=polyak(learner.targets, online, h.polyak)), metrics
 
-    def wait(learner, minibatch, noise):
-        return learner, {name: jnp.zeros(()) for name in rule.metrics}
+    def wait(learner, batch):
+        return learner, {name: jnp.zeros(()) for name in ("actor_loss", *method.metrics)}
 
     def step(learner, inputs):
-        index, minibatch, critic_noise, actor_noise = inputs
-        learner, metrics = critic_step(
-            rule,
-            nets,
-            learner,
-            minibatch,
-            critic_noise,
-            gamma,
-            rates["critic_learning_rate"],
-            factor,
-            h,
-        )
+        index, rows, critic_noise, actor_noise = inputs
+        batch = Minibatch(rows, critic_noise, gamma, factor)
+        learner, metrics = critic_step(method, nets, learner, batch, critic_rate, h)
+        batch = batch._replace(noise=actor_noise)
         if h.policy_delay == 1:
-            learner, more = improve(learner, minibatch, actor_noise)
+            learner, more = improve(learner, batch)
         else:
             due = index % h.policy_delay == 0
-            learner, more = jax.lax.cond(due, improve, wait, learner, minibatch, actor_noise)
+            learner, more = jax.lax.cond(due, improve, wait, learner, batch)
         return learner, metrics | more
 
     # The index comes from the shared clock: unbatched, so the delay stays a branch under vmap.
     # It is counted modulo the delay, for the steps of all updates would pass 2³¹.
     first = (state.clock.update % h.policy_delay) * (h.gradient_steps % h.policy_delay)
-    inputs = (first + jnp.arange(h.gradient_steps), batch, *noise)
+    inputs = (first + jnp.arange(h.gradient_steps), rows, *noise)
     learner, metrics = jax.lax.scan(
         step, over_networks(state.learner, lambda _, params: pack(params)[0]), inputs
     )
@@ -393,20 +273,20 @@ def gradient_steps(
 
 
 def update(
-    rule: Rule, env: Any, state: OffPolicyState, env_params: Any, h: Any
+    method: OffPolicyMethod, env: Any, state: OffPolicyState, env_params: Any, h: Any
 ) -> tuple[OffPolicyState, dict[str, jax.Array]]:
     """num_steps × num_envs environment steps, then (after warm-up) gradient_steps updates."""
     key, rollout_key, gradient_key = jax.random.split(state.key, 3)
     gamma = algorithm.discount(env_params, h)
-    nets = networks(rule, env, env_params, h, state.actions)
-    state, rollout, done, sums = collect(rule, env, state, rollout_key, env_params, h)
+    nets = networks(method, env, env_params, h, state.actions)
+    state, rollout, done, sums = collect(method, env, state, rollout_key, env_params, h)
     state = remember(state, rollout, done, gamma, h)
 
     def learn(state):
-        return gradient_steps(rule, nets, state, gradient_key, gamma, h)
+        return gradient_steps(method, nets, state, gradient_key, gamma, h)
 
     def wait(state):
-        names = ("critic_loss", "q_value", *rule.metrics)
+        names = ("critic_loss", "q_value", "actor_loss", *method.metrics)
         return state.learner, {name: jnp.zeros(()) for name in names}
 
     warm = warming(state.clock.update + 1, h)
@@ -418,12 +298,41 @@ def update(
     state = state.replace(
         key=key,
         actions=state.actions.merge(u),
-        average=polyak(state.average, learner.params["actor"], h.average_rate),
+        average=polyak(state.average, learner.params["actor"], h.actor_ema_rate),
         learner=learner,
         failed=state.failed | ~jnp.isfinite(global_norm(learner.params)),
         clock=state.clock.replace(update=state.clock.update + 1),
     )
     return algorithm.strong(state), metrics | {"reward": jnp.mean(rollout.reward)} | sums
+
+
+def actor(state: OffPolicyState) -> Any:
+    """Parameters of the actor that learns."""
+    return state.learner.params["actor"]
+
+
+def actor_gradients(
+    method: OffPolicyMethod,
+    env: Any,
+    state: OffPolicyState,
+    env_params: Any,
+    h: Any,
+    key: jax.Array,
+    num: int,
+) -> Any:
+    """Gradients of the actor's loss at ``num`` batches from the replay."""
+    nets = networks(method, env, env_params, h, state.actions)
+    blocks = jnp.maximum(state.clock.update, 1)
+    gamma, factor = algorithm.discount(env_params, h), algorithm.reward_factor(state, h)
+
+    def one(_, key):
+        sample_key, noise_key = jax.random.split(key)
+        rows = draw(state, sample_key, blocks, (h.batch_size,), h)
+        batch = Minibatch(rows, jax.random.normal(noise_key, rows.u.shape), gamma, factor)
+        loss = jax.grad(method.actor_loss, has_aux=True)
+        return None, loss(actor(state), state.learner, batch, nets, h)[0]
+
+    return jax.lax.scan(one, None, jax.random.split(key, num))[1]
 
 
 def policy_params(env: Any, state: OffPolicyState, env_params: Any, h: Any) -> dict[str, Any]:
@@ -433,10 +342,10 @@ def policy_params(env: Any, state: OffPolicyState, env_params: Any, h: Any) -> d
     return actor_params(state.average, seen, h.obs_clip, box, state.obs.shape[-1])
 
 
-def policy_apply(rule: Rule, env: Any, env_params: Any, h: Any) -> ActorPolicy:
+def policy_apply(method: OffPolicyMethod, env: Any, env_params: Any, h: Any) -> ActorPolicy:
     """Return the static half of that policy."""
     m = env.action_space(env_params).shape[0]
-    return ActorPolicy(h.hidden, h.activation, m, rule.outputs * m, squash=True)
+    return ActorPolicy(h.hidden, h.activation, m, method.outputs * m, squash=True)
 
 
 def check(h: Any) -> None:
@@ -452,16 +361,19 @@ def check(h: Any) -> None:
         raise InputError(f"policy_delay: expected at most {MOST_DELAY:,}, got {h.policy_delay:,}")
 
 
-def make(name: str, hyperparameters: type, rule: Rule) -> Algorithm:
-    """Make an off-policy algorithm of a rule."""
+def make(name: str, hyperparameters: type, method: OffPolicyMethod) -> Algorithm:
+    """Make an off-policy algorithm of a method."""
     return Algorithm(
         name=name,
         hyperparameters=hyperparameters,
-        init=partial(init, rule),
-        update=partial(update, rule),
+        init=partial(init, method),
+        update=partial(update, method),
         policy_params=policy_params,
-        policy_apply=partial(policy_apply, rule),
+        policy_apply=partial(policy_apply, method),
         steps_per_update=block,
         check=check,
         bounded=True,
+        actor=actor,
+        critic=partial(q_function, method.smallest),
+        actor_gradients=partial(actor_gradients, method),
     )

@@ -16,11 +16,19 @@ from flax import struct
 
 from cojax import streams
 from cojax.agents import algorithm, returns
-from cojax.agents.algorithm import Algorithm, Clock, Episodes
+from cojax.agents.algorithm import Algorithm, Clock, Episodes, normalize
 from cojax.agents.distributions import ActionBox, gaussian_log_prob
+from cojax.agents.inspect import value_function
 from cojax.agents.networks import MLP, activation, forward, scale_head
-from cojax.agents.normalization import Moments, RewardScale, TargetScale
-from cojax.agents.optimization import descend, global_norm, optimizer, pack, polyak
+from cojax.agents.normalization import Moments, PopArt, RewardScale
+from cojax.agents.optimization import (
+    descend,
+    global_norm,
+    optimizer,
+    pack,
+    permutation,
+    polyak,
+)
 from cojax.agents.policies import ActorPolicy, actor_params
 from cojax.errors import InputError
 from cojax.linalg import lift
@@ -53,7 +61,7 @@ class OnPolicyState(struct.PyTreeNode):
     average: Any
     observations: Moments
     rewards: RewardScale
-    targets: TargetScale
+    targets: PopArt
     env_state: Any
     obs: jax.Array
     episodes: Episodes
@@ -106,8 +114,8 @@ def init(env: Any, key: jax.Array, env_params: Any, h: Any) -> OnPolicyState:
     env_params = algorithm.shorten_episodes(env_params, h)
     key, reset_key, actor_key, critic_key = jax.random.split(key, 4)
     obs, env_state = algorithm.reset_all(env, reset_key, env_params, h.num_envs)
-    if h.random_phase:
-        env_state = algorithm.random_phase(reset_key, env_state, env_params)
+    if h.stagger_episodes:
+        env_state = algorithm.stagger_episodes(reset_key, env_state, env_params)
     obs = jnp.asarray(obs, jnp.float32)
     actor, critic = networks(env, env_params, h)
     params = {
@@ -124,18 +132,13 @@ def init(env: Any, key: jax.Array, env_params: Any, h: Any) -> OnPolicyState:
         average=params["actor"],
         observations=Moments.create(obs.shape[1:]).merge(obs),
         rewards=RewardScale.create(h.num_envs),
-        targets=TargetScale.create(),
+        targets=PopArt.create(),
         env_state=env_state,
         obs=obs,
         episodes=Episodes.create(h.num_envs),
         failed=jnp.zeros((), bool),
     )
     return algorithm.strong(state)
-
-
-def normalize(state: OnPolicyState, obs: jax.Array, h: Any) -> jax.Array:
-    """Observations as the networks see them."""
-    return state.observations.normalize(obs, h.obs_clip) if h.normalize_observations else obs
 
 
 def collect(
@@ -210,18 +213,18 @@ def prepare(
     obs = normalize(state, rollout.obs, h)
     values = value(critic, state, obs)
     final_values = value(critic, state, normalize(state, rollout.final_obs, h))
-    advantages = returns.generalized_advantages(
+    advantages = returns.gae(
         reward,
         values,
         final_values,
         rollout.terminated,
         rollout.truncated,
-        gamma,
-        h.gae_lambda,
+        gamma=gamma,
+        gae_lambda=h.gae_lambda,
     )
     targets = advantages + values
     if h.normalize_values:
-        state = _rescale(state, state.targets.merge(targets, h.value_rate))
+        state = _rescale(state, state.targets.merge(targets, h.popart_rate))
     batch = Batch(
         obs,
         rollout.u,
@@ -232,7 +235,7 @@ def prepare(
     return state, jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch)
 
 
-def _rescale(state: OnPolicyState, targets: TargetScale) -> OnPolicyState:
+def _rescale(state: OnPolicyState, targets: PopArt) -> OnPolicyState:
     """Move to new target statistics without changing the value function."""
     old, std = state.targets, targets.std()
     critic = scale_head(
@@ -245,18 +248,6 @@ def standardize(advantage: jax.Array, clip: jax.Array | float) -> jax.Array:
     """(A - mean)/std, clipped to ±clip: one runaway state must not silence all the others."""
     centred = advantage - jnp.mean(advantage)
     return jnp.clip(centred / (jnp.std(advantage) + 1e-8), -clip, clip)
-
-
-def permutation(key: jax.Array, n: int) -> jax.Array:
-    """Random permutation of 0..n-1 by one sort of one array.
-
-    The low bits hold the index and the high bits are random, so ties (rare while n < 2¹⁶) are
-    broken by index: close to uniform, and several times cheaper than ``jax.random.permutation``.
-    """
-    bits = max(n - 1, 1).bit_length()
-    mask = jnp.uint32((1 << bits) - 1)
-    words = jax.random.bits(key, (n,), jnp.uint32) & ~mask
-    return (jnp.sort(words | jnp.arange(n, dtype=jnp.uint32)) & mask).astype(jnp.int32)
 
 
 def optimize(
@@ -325,7 +316,7 @@ def update(
     finite = jnp.isfinite(global_norm(state.params))
     state = state.replace(
         key=key,
-        average=polyak(state.average, state.params["actor"], h.average_rate),
+        average=polyak(state.average, state.params["actor"], h.actor_ema_rate),
         failed=state.failed | ~finite,
         clock=state.clock.replace(update=state.clock.update + 1),
     )
@@ -334,6 +325,36 @@ def update(
         "std": jnp.mean(jnp.exp(state.params["log_std"])),
     }
     return algorithm.strong(state), metrics | sums
+
+
+def actor(state: OnPolicyState) -> Any:
+    """Parameters of the actor that learns."""
+    return state.params["actor"]
+
+
+def actor_gradients(
+    loss: Callable[..., Any],
+    env: Any,
+    state: OnPolicyState,
+    env_params: Any,
+    h: Any,
+    key: jax.Array,
+    num: int,
+) -> Any:
+    """Gradients of the loss at the first minibatch of an update, of ``num`` rollouts in turn."""
+    nets = networks(env, env_params, h)
+    size = h.num_envs * h.num_steps
+
+    def one(moved, key):
+        rollout_key, order_key = jax.random.split(key)
+        moved, rollout, _ = collect(env, moved, rollout_key, env_params, h)
+        ready, batch = prepare(env, moved, rollout, env_params, h)
+        chosen = permutation(order_key, size)[: size // h.num_minibatches]
+        minibatch = jax.tree.map(lambda x: x[chosen], batch)
+        grads, _ = jax.grad(loss, has_aux=True)(ready.params, minibatch, nets, h)
+        return moved, grads["actor"]
+
+    return jax.lax.scan(one, state, jax.random.split(key, num))[1]
 
 
 def policy_params(env: Any, state: OnPolicyState, env_params: Any, h: Any) -> dict[str, Any]:
@@ -370,4 +391,7 @@ def make(name: str, hyperparameters: type, loss: Callable[..., Any]) -> Algorith
         policy_apply=policy_apply,
         steps_per_update=lambda h: h.num_envs * h.num_steps,
         check=check,
+        actor=actor,
+        critic=value_function,
+        actor_gradients=partial(actor_gradients, loss),
     )

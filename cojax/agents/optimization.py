@@ -46,3 +46,15 @@ def global_norm(tree: Any) -> jax.Array:
 def polyak(target: Any, online: Any, rate: Any) -> Any:
     """θ̄ ← (1-rate) θ̄ + rate θ."""
     return jax.tree.map(lambda t, o: t + rate * (o - t), target, online)
+
+
+def permutation(key: jax.Array, n: int) -> jax.Array:
+    """Random permutation of 0..n-1 by one sort of one array.
+
+    The low bits hold the index and the high bits are random, so ties (rare while n < 2¹⁶) are
+    broken by index: close to uniform, and several times cheaper than ``jax.random.permutation``.
+    """
+    bits = max(n - 1, 1).bit_length()
+    mask = jnp.uint32((1 << bits) - 1)
+    words = jax.random.bits(key, (n,), jnp.uint32) & ~mask
+    return (jnp.sort(words | jnp.arange(n, dtype=jnp.uint32)) & mask).astype(jnp.int32)

@@ -55,6 +55,7 @@ class Population:
         env: Any,
         params: Any,
         key: jax.Array,
+        *,
         hyperparameters: Any,
         num_seeds: int | None,
         num_envs: int | None,

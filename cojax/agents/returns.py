@@ -6,12 +6,13 @@ import jax
 import jax.numpy as jnp
 
 
-def generalized_advantages(
+def gae(
     rewards: jax.Array,
     values: jax.Array,
     final_values: jax.Array,
     terminated: jax.Array,
     truncated: jax.Array,
+    *,
     gamma: jax.Array | float,
     gae_lambda: jax.Array | float,
 ) -> jax.Array:

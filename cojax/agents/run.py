@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from cojax.agents import inspect
+from cojax.agents.inspect import Agent, Critic
 from cojax.errors import InputError
 from cojax.policy import Policy
-
-if TYPE_CHECKING:
-    from cojax.agents.critics import Agent, Critic
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,15 +77,18 @@ class Run:
         """One member as training left it, with its critic and its gradient: ``run.agent(seed=3)``.
 
         Axes of length 1 may be left out. Raises ValueError for an unknown axis, an index out of
-        range or missing, and where training in several chunks kept no states.
+        range or missing, where training in several chunks kept no states, and for an algorithm
+        that says nothing of its critic or gradient.
         """
-        from cojax.agents import critics
+        from cojax.agents.training import lookup
 
-        return critics.agent(self, **index)
+        return inspect.agent(lookup(self.algorithm), self, **index)
 
     def critic(self, **index: int) -> Critic:
         """The critic of one member, V̂(s) or Q̂(s, a) in raw reward; see :meth:`agent`."""
-        return self.agent(**index).critic
+        from cojax.agents.training import lookup
+
+        return inspect.critic(lookup(self.algorithm), self, **index)
 
 
 @dataclasses.dataclass

@@ -6,17 +6,17 @@ import dataclasses
 import os
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from cojax.agents import a2c, checkpoint, ddpg, intervals, memory, ppo, sac, td3
+from cojax.agents import a2c, checkpoint, ddpg, loop, memory_budget, ppo, sac, td3
 from cojax.agents import algorithm as algorithms
 from cojax.agents.algorithm import Algorithm
-from cojax.agents.intervals import Plan, Progress
+from cojax.agents.loop import Plan, Progress
 from cojax.agents.population import Population
 from cojax.agents.run import Run, assemble
 from cojax.errors import InputError, nearest
@@ -133,7 +133,7 @@ class Job:
     evaluate: Callable[[Any, Any, jax.Array], Any] | None
     gamma: np.ndarray
     warning: str | None
-    chunks: list[memory.Box]
+    chunks: list[memory_budget.Box]
     memory_bytes: int
     memory_limit: int
     compile_seconds: float
@@ -151,15 +151,15 @@ class Job:
             if len(self.chunks) > 1:
                 part = part.part(box)
                 folder = folder and folder / f"chunk-{number:04d}"
-            run = intervals.run(
+            run = loop.run(
                 part,
                 self.plan,
                 self.gamma[box],
-                self.memory_bytes,
-                progress and self._mean(progress, number),
-                self.evaluate,
-                folder,
-                checkpoint_seconds,
+                memory_bytes=self.memory_bytes,
+                progress=progress and self._mean(progress, number),
+                evaluate=self.evaluate,
+                checkpoint_dir=folder,
+                checkpoint_seconds=checkpoint_seconds,
             )
             if number == 0:
                 seconds = self.compile_seconds + run.compile_seconds
@@ -223,15 +223,22 @@ def prepare(
 
         env = ConverseEnv()
     population = Population.create(
-        lookup(algorithm), env, params, key, hyperparameters, num_seeds, num_envs, batching
+        lookup(algorithm),
+        env,
+        params,
+        key,
+        hyperparameters=hyperparameters,
+        num_seeds=num_seeds,
+        num_envs=num_envs,
+        batching=batching,
     )
     plan = Plan.create(population, total_timesteps, eval_every)
     gamma, warning = discounts(population)
-    limit = memory.default_limit() if memory_limit is None else int(memory_limit)
+    limit = memory_budget.default_limit() if memory_limit is None else int(memory_limit)
     folder = None if checkpoint_dir is None else Path(checkpoint_dir)
     chunk = None if folder is None else checkpoint.read_chunk(folder)
     start = time.perf_counter()
-    chunks, memory_bytes = memory.fit(population, evaluate, limit, chunk)
+    chunks, memory_bytes = memory_budget.fit(population, evaluate, limit, chunk)
     seconds = time.perf_counter() - start
     if folder is not None and chunk is None:
         checkpoint.write_chunk(folder, population.part(chunks[0]).shape)
@@ -272,6 +279,15 @@ def check(algorithm: str, hyperparameters: Any = None) -> None:
     """Raise ValueError, one line, for what ``train`` would refuse of these two, before any work."""
     spec = lookup(algorithm)
     spec.check(algorithms.one_or_several(spec.hyperparameters, hyperparameters, {})[0])
+
+
+def current_names(algorithm: str, hyperparameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Hyperparameters by the names they have now, see ``algorithm.current_names``; of an algorithm
+    that is not known they stay as they are.
+    """
+    if algorithm not in ALGORITHMS:
+        return dict(hyperparameters)
+    return algorithms.current_names(ALGORITHMS[algorithm].hyperparameters, hyperparameters)
 
 
 def lookup(name: str) -> Algorithm:

@@ -126,6 +126,7 @@ def _training(
     """The training that the arguments describe."""
     from pathlib import Path
 
+    from cojax.agents.training import current_names
     from cojax.experiments.config import load_training
     from cojax.experiments.config import training as validate
     from cojax.io import files, yaml
@@ -141,6 +142,7 @@ def _training(
     given = yaml.parse(files.read(config), Path(config).name) if config else {}
     given |= dict(_assignment(word) for word in settings)
     algorithm = content["algorithm"]
+    given = current_names(algorithm["name"], given)
     algorithm["hyperparameters"] = {**algorithm.get("hyperparameters", {}), **given}
     families = algorithm.get("families", {})
     algorithm["families"] = {name: {**values, **given} for name, values in families.items()}

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from cojax import errors
+from cojax.agents.training import current_names
 from cojax.agents.tuned import Profile, hyperparameters, tuned
 from cojax.errors import InputError
 from cojax.io import files, yaml
@@ -32,6 +33,13 @@ class Algorithm(_Strict):
     hyperparameters: dict[str, Any] = {}
     families: dict[str, dict[str, Any]] = {}
     total_timesteps: Count | None = None
+
+    @model_validator(mode="after")
+    def _current_names(self) -> Algorithm:
+        families = {k: current_names(self.name, v) for k, v in self.families.items()}
+        object.__setattr__(self, "families", families)
+        object.__setattr__(self, "hyperparameters", current_names(self.name, self.hyperparameters))
+        return self
 
     def on(self, family: str) -> dict[str, Any]:
         """The hyperparameters on fixtures of a family."""
@@ -108,6 +116,12 @@ class Training(_Strict):
     total_timesteps: Count = 300_000
     evaluation: Evaluation = Evaluation(policies=[])
     curve: Curve = Curve(points=20)
+
+    @model_validator(mode="after")
+    def _current_names(self) -> Training:
+        settings = [current_names(self.algorithm.name, setting) for setting in self.settings]
+        object.__setattr__(self, "settings", settings)
+        return self
 
     def base(self, family: str) -> dict[str, Any]:
         """The hyperparameters on fixtures of a family, beneath the settings."""

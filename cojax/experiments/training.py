@@ -13,7 +13,7 @@ import numpy as np
 
 from cojax import errors, streams
 from cojax.agents import prepare, save_policy
-from cojax.agents.memory import size_text
+from cojax.agents.memory_budget import size_text
 from cojax.agents.run import Run
 from cojax.agents.training import Job, check
 from cojax.envs import EnvParams, stack

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from cojax import errors
-from cojax.agents.training import lookup
+from cojax.agents.training import current_names, lookup
 from cojax.agents.tuned import tuned
 from cojax.errors import InputError
 from cojax.io import files, yaml
@@ -31,6 +31,16 @@ class Algorithm(_Strict):
     name: str
     hyperparameters: dict[str, Any] = {}
     space: dict[str, Parameter] = {}
+
+    @model_validator(mode="after")
+    def _current_names(self) -> Algorithm:
+        space = {
+            name: parameter.model_copy(update={"when": current_names(self.name, parameter.when)})
+            for name, parameter in current_names(self.name, self.space).items()
+        }
+        object.__setattr__(self, "space", space)
+        object.__setattr__(self, "hyperparameters", current_names(self.name, self.hyperparameters))
+        return self
 
 
 class Generated(_Strict):

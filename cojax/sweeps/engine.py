@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from cojax import streams
-from cojax.agents import intervals
+from cojax.agents import loop
 from cojax.agents.algorithm import learning
 from cojax.agents.layout import Layout
 from cojax.agents.population import Population
@@ -76,13 +76,12 @@ def run(
         if told is not None:
             told(steps / total)
 
-    trained = intervals.run(
+    trained = loop.run(
         population,
         group.plan(config.curve.points),
         np.zeros(population.shape),
-        0,
-        progress,
-        curve_measure(group, config),
+        progress=progress,
+        evaluate=curve_measure(group, config),
         keep_best=False,
     )
     gaps = np.asarray(measure(population, trained.policy, final_measure(group, config)))

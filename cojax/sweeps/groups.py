@@ -14,10 +14,10 @@ import numpy as np
 from cojax import streams
 from cojax.agents import algorithm as algorithms
 from cojax.agents.algorithm import Algorithm
-from cojax.agents.intervals import Plan
 from cojax.agents.layout import Layout
+from cojax.agents.loop import Plan
 from cojax.agents.population import Population
-from cojax.agents.training import lookup
+from cojax.agents.training import current_names, lookup
 from cojax.envs import ConverseEnv, stack
 from cojax.evaluation.evaluator import group_by_shape
 from cojax.fixtures import Fixture
@@ -156,6 +156,7 @@ def group(
             base = config.on(algorithm, family)
             by_static: dict[Any, list[tuple[int, dict[str, Any], dict[str, Any]]]] = {}
             for number, setting in settings:
+                setting = current_names(name, setting)  # of results of the last version
                 merged = {**base, **setting}
                 h = algorithms.host_hyperparameters(spec.hyperparameters, merged, {})
                 spec.check(h)

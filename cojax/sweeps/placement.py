@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from cojax.agents import intervals, memory
+from cojax.agents import loop, memory_budget
 from cojax.agents.algorithm import learning
 from cojax.agents.layout import Layout
 from cojax.errors import InputError
@@ -91,7 +91,7 @@ def place(group: Group, config: Sweep, store: Store, report: Report) -> Placemen
         length = config.execution.chunk_members or chunk_members(group.total_timesteps)
     length = min(length, group.size)
     if config.execution.memory_gb is None:
-        limit = memory.default_limit()
+        limit = memory_budget.default_limit()
     else:
         limit = int(config.execution.memory_gb * 1e9)
     length, needed = fit(group, config, layout, length, limit)
@@ -101,7 +101,7 @@ def place(group: Group, config: Sweep, store: Store, report: Report) -> Placemen
         0.0,
         f"group {group.number}: {group.spec.name}, {group.size:,} members in {chunks} chunks of "
         f"{length}; {layout.width} side by side on each of {layout.num_devices} devices; "
-        f"needs {memory.size_text(needed)} of {memory.size_text(limit)}",
+        f"needs {memory_budget.size_text(needed)} of {memory_budget.size_text(limit)}",
     )
     return Placement(layout, length, needed, limit)
 
@@ -119,9 +119,9 @@ def fit(group: Group, config: Sweep, layout: Layout, length: int, limit: int) ->
     length = layout.block * -(-length // layout.block)
     while True:
         population = group.population(np.zeros(length, int), layout)
-        state = memory.tree_bytes(memory.state_shapes(population))
+        state = memory_budget.tree_bytes(memory_budget.state_shapes(population))
         if state <= limit:  # else there is no need to ask the compiler
-            needed = memory.estimate(population, curve_measure(group, config))
+            needed = memory_budget.estimate(population, curve_measure(group, config))
             if needed <= limit:
                 return length, needed
             state = needed
@@ -129,7 +129,7 @@ def fit(group: Group, config: Sweep, layout: Layout, length: int, limit: int) ->
         fewer = min(blocks - 1, int(blocks * limit / state))
         if fewer < 1:
             if layout.width == 1:
-                raise memory.refusal(population, state, limit)
+                raise memory_budget.refusal(population, state, limit)
             layout = dataclasses.replace(layout, width=max(1, layout.width // 2))
             fewer = 1
         length = fewer * layout.block
@@ -155,7 +155,7 @@ def throughput(group: Group, config: Sweep, layout: Layout) -> float:
     count = layout.block
     population = group.population(np.arange(count) % group.size, layout)
     plan = group.plan(config.curve.points)
-    trained = intervals.Members.create(population, plan)
+    trained = loop.Members.create(population, plan)
     trained.compile(None)
     updates = max(1, TRIAL_STEPS // (plan.steps * count))
     start = time.perf_counter()

@@ -17,8 +17,8 @@ from cojax import streams
 from cojax.agents import algorithm as algorithms
 from cojax.agents import checkpoint
 from cojax.agents.algorithm import learning
-from cojax.agents.intervals import Members, Plan
 from cojax.agents.layout import Layout
+from cojax.agents.loop import Members, Plan
 from cojax.agents.population import initialize
 from cojax.agents.training import lookup
 from cojax.errors import InputError

@@ -125,7 +125,8 @@ def run(
     p: Population,
     plan: Plan,
     gamma: np.ndarray,
-    memory_bytes: int,
+    *,
+    memory_bytes: int = 0,
     progress: Progress | None = None,
     evaluate: Callable | None = None,
     checkpoint_dir: str | os.PathLike | None = None,
@@ -172,23 +173,6 @@ def run(
             progress(done * plan.steps, plan.timesteps, seen)
     seconds = max(time.perf_counter() - start, 1e-9)
     steps = (plan.total - begun) * plan.steps * int(np.prod(p.shape))
-    return finish(
-        members, plan, history, best, gamma, memory_bytes, steps / seconds, compile_seconds
-    )
-
-
-def finish(
-    members: Members,
-    plan: Plan,
-    history: list[Any],
-    best: Best | None,
-    gamma: np.ndarray,
-    memory_bytes: int,
-    steps_per_second: float,
-    compile_seconds: float,
-) -> Run:
-    """Collect policies and the record of all intervals."""
-    p = members.p
     metrics, curves = jax.tree.map(lambda *x: np.stack(x, axis=len(p.shape)), *history)
     apply = p.spec.policy_apply(p.env, p.arguments((0,) * len(p.shape))[0], p.h)
     policy = Policy(members.policies(), apply, p.spec.name, tuple(p.sizes))
@@ -206,7 +190,7 @@ def finish(
         timesteps=timesteps,
         failed=metrics["failed"][..., -1],
         gamma=gamma,
-        steps_per_second=steps_per_second,
+        steps_per_second=steps / seconds,
         compile_seconds=compile_seconds,
         memory_bytes=memory_bytes,
         chunks=1,

@@ -1,0 +1,222 @@
+"""What a learner believes and where it heads: its critic in raw reward, its actor's gradient.
+
+Nothing here trains; :mod:`cojax.evaluation.diagnosis` holds both against what is exact. How either
+comes out of a learner's state is the algorithm's to say, see ``algorithm.Algorithm``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from cojax.agents import algorithm
+from cojax.agents.algorithm import Algorithm
+from cojax.agents.networks import MLP, forward
+from cojax.errors import InputError
+from cojax.policy import Policy
+
+if TYPE_CHECKING:
+    from cojax.agents.run import Run
+
+
+@dataclasses.dataclass(frozen=True)
+class CriticFunction:
+    """The static half of a :class:`Critic`: networks of one shape and how they are combined.
+
+    Attributes:
+        hidden: widths of the hidden layers.
+        activation: nonlinearity, a name in ``networks.ACTIVATIONS``.
+        smallest: whether the smallest of several critics counts; otherwise the first.
+    """
+
+    hidden: tuple[int, ...]
+    activation: str
+    smallest: bool = False
+
+    def __call__(self, params: Any, obs: jax.Array, action: jax.Array | None = None) -> jax.Array:
+        """The value of one observation (d,), or with one action (m,), in raw reward; a scalar."""
+        x = jnp.clip((obs - params["mean"]) / params["std"], -params["clip"], params["clip"])
+        if action is not None:
+            x = jnp.concatenate([x, (action - params["centre"]) / params["scale"]])
+        net = MLP(self.hidden, 1, self.activation)
+        values = jnp.stack([forward(net, critic, x)[0] for critic in params["critics"]])
+        value = jnp.min(values) if self.smallest else values[0]
+        return params["unit"] * value + params["shift"]
+
+
+@struct.dataclass
+class Critic:
+    """A learner's value function, in units of the environment's own reward.
+
+        V̂(s) = (m + σ MLP(z))/c            PPO, A2C: (m, σ) mean and std of the targets
+        Q̂(s, a) = Q(z, ũ)/c                SAC: the smallest of its critics, TD3 and DDPG: the first
+
+    z is the observation as the learner standardises it, ũ its action, and c what rewards were
+    multiplied by. They are rewards to go: compare -V̂ with V*. SAC's holds its entropy bonus.
+
+    Attributes:
+        params: the pytree that ``apply`` receives.
+        apply: ``(params, obs[, action]) -> value``; static.
+        kind: "V" or "Q".
+    """
+
+    params: Any
+    apply: CriticFunction = struct.field(pytree_node=False)
+    kind: Literal["V", "Q"] = struct.field(pytree_node=False)
+
+    def __call__(self, obs: jax.Array, action: jax.Array | None = None) -> jax.Array:
+        """V̂(s) of one observation (d,), or Q̂(s, a) with one action (m,); a scalar.
+
+        Raises ValueError where a Q̂ is not given an action, or a V̂ is.
+        """
+        if (action is None) == (self.kind == "Q"):
+            raise InputError(
+                f"action: expected {'an action' if self.kind == 'Q' else 'none'}, "
+                f"this critic is a {self.kind} function"
+            )
+        return self.apply(self.params, obs, action)
+
+
+@dataclasses.dataclass(frozen=True)
+class Agent:
+    """One learner as training left it.
+
+    Attributes:
+        policy: the deterministic policy it hands out.
+        critic: its value function.
+        actor: parameters of the actor that its next update would change; where the policy is a
+            running average of actors they differ from the policy's.
+        gradients: ``(env, env_params, key, num) -> tree`` like ``actor``, with a leading axis of
+            ``num``: the gradients that descend the learner's loss, each from a batch of the size
+            and kind its algorithm takes, not clipped. On-policy learners collect ``num`` fresh
+            rollouts, one after another, and take a minibatch of each.
+    """
+
+    policy: Policy
+    critic: Critic
+    actor: Any
+    gradients: Callable[[Any, Any, jax.Array, int], Any] = dataclasses.field(repr=False)
+
+
+def agent(spec: Algorithm, run: Run, /, **index: int) -> Agent:
+    """One member of a run of an algorithm, e.g. ``agent(spec, run, fixture=0, seed=3)``; an axis of
+    length 1 may be left out.
+
+    Raises InputError, one line, for an unknown axis, an index out of range or missing, for a run
+    trained in several chunks, which keeps no states, and for an algorithm that does not say what
+    its actor, its critic or its gradients are.
+    """
+    actor, of = _part(spec, "actor"), _part(spec, "actor_gradients")
+    found = critic(spec, run, **index)
+    state, h, policy = _member(run, index)
+
+    @algorithm.learning()
+    def gradients(env: Any, env_params: Any, key: jax.Array, num: int) -> Any:
+        return _gradients(of, env, num, state, algorithm.strong(env_params), h, key)
+
+    return Agent(policy, found, actor(state), gradients)
+
+
+@algorithm.learning()
+def critic(spec: Algorithm, run: Run, /, **index: int) -> Critic:
+    """The critic of one member; raises InputError as :func:`agent` does."""
+    make = _part(spec, "critic")
+    state, h, policy = _member(run, index)
+    return make(state, policy, h)
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _gradients(of, env, num, state, env_params, h, key):
+    return of(env, state, env_params, h, key, num)
+
+
+def _part(spec: Algorithm, name: str) -> Callable[..., Any]:
+    """What an algorithm, of a plug-in perhaps, gives for diagnosis."""
+    part = getattr(spec, name, None)
+    if part is None:
+        raise InputError(f"run: the algorithm {spec.name!r} gives no {name}")
+    return part
+
+
+# --- how a critic comes out of a state -----------------------------------------------------------
+
+
+def value_function(state: Any, policy: Policy, h: Any) -> Critic:
+    """V̂ of an on-policy learner: out of the scale of the targets and of that of the rewards."""
+    factor = algorithm.reward_factor(state, h)
+    params = {name: policy.params[name] for name in ("mean", "std", "clip")} | {
+        "critics": (state.params["critic"],),
+        "unit": state.targets.std() / factor,
+        "shift": state.targets.mean() / factor,
+    }
+    return Critic(params, CriticFunction(h.hidden, h.activation), "V")
+
+
+def q_function(smallest: bool, state: Any, policy: Policy, h: Any) -> Critic:
+    """Q̂ of an off-policy learner; u = (a - c)/r in units of the box, then standardised."""
+    low, high = policy.params["low"], policy.params["high"]
+    centre, scale = 0.5 * (low + high), 0.5 * (high - low)
+    if h.normalize_actions:
+        centre = centre + scale * state.actions.mean
+        scale = scale * state.actions.std()
+    params = {name: policy.params[name] for name in ("mean", "std", "clip")} | {
+        "critics": tuple(state.learner.params["critics"]),
+        "centre": centre,
+        "scale": scale,
+        "unit": 1.0 / algorithm.reward_factor(state, h),
+        "shift": jnp.zeros(()),
+    }
+    return Critic(params, CriticFunction(h.hidden, h.activation, smallest), "Q")
+
+
+# --- one member of a run -------------------------------------------------------------------------
+
+
+@algorithm.learning()
+def _member(run: Run, index: dict[str, int]) -> tuple[Any, Any, Policy]:
+    """State, hyperparameters and policy of one member."""
+    at = _position(run, index)
+    policy = run.policy.member(**dict(zip(run.axes, at, strict=True)))
+    return _state(run, at), _settings(run, at), policy
+
+
+def _position(run: Run, index: dict[str, int]) -> tuple[int, ...]:
+    """An index for every axis of a run."""
+    if not run.states:
+        raise InputError(
+            f"run: it was trained in {run.chunks} chunks and kept no states; critics are lost"
+        )
+    unknown = sorted(set(index) - set(run.axes))
+    if unknown:
+        raise InputError(f"run: unknown axis {unknown[0]!r}; it has {list(run.axes)}")
+    at = []
+    for axis, length in zip(run.axes, run.failed.shape, strict=True):
+        i = index.get(axis, 0 if length == 1 else None)
+        if i is None or isinstance(i, bool) or not 0 <= i < length:
+            raise InputError(f"run: expected {axis}=0 … {length - 1}, got {i}")
+        at.append(int(i))
+    return tuple(at)
+
+
+def _state(run: Run, at: tuple[int, ...]) -> Any:
+    """The state of one member, whether members ran side by side or one after another."""
+    first = run.states[0]
+    if first.failed.ndim:  # side by side: all but the clock carries the axes
+        return jax.tree.map(lambda x: x[at], first.replace(clock=None)).replace(clock=first.clock)
+    flat = 0
+    for i, length in zip(at, run.failed.shape, strict=True):
+        flat = flat * length + i
+    return run.states[flat]
+
+
+def _settings(run: Run, at: tuple[int, ...]) -> Any:
+    if "hyperparameters" not in run.axes:
+        return run.hyperparameters
+    i = at[run.axes.index("hyperparameters")]
+    return jax.tree.map(lambda x: x[i], run.hyperparameters)

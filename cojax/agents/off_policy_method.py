@@ -1,0 +1,176 @@
+"""What makes an off-policy algorithm, and the gradient steps that it takes.
+
+A method says, in pure functions, what critics should be worth and what the actor loses; gradients
+and optimisers are here. All of it works on one learner.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from cojax.agents.distributions import ActionBox
+from cojax.agents.networks import MLP, forward
+from cojax.agents.normalization import Moments
+from cojax.agents.optimization import descend, optimizer
+from cojax.agents.replay import Sample
+from cojax.linalg import lift
+
+NETWORKS = ("actor", "critics")
+
+
+class Networks(NamedTuple):
+    """Actor: (..., d) to (..., outputs). Critic: (..., d + m) to (..., 1). ``box`` of actions.
+
+    ``actions`` are the moments of the actions seen: critics see standardised actions. Where good
+    actions fill a hundredth of the box, a critic of the raw ones can hardly tell them apart.
+    ``actor_tree`` and ``critic_trees`` turn parameters, as ``pack`` may have left them, into trees.
+    """
+
+    actor: MLP
+    critic: MLP
+    box: ActionBox
+    actions: Moments | None
+    actor_tree: Callable[[Any], Any] = lambda params: params
+    critic_trees: Callable[[Any], tuple[Any, ...]] = lambda params: params
+
+    def output(self, actor: Any, obs: jax.Array) -> jax.Array:
+        """What the actor's network says of ``obs``, shape (..., outputs)."""
+        return forward(self.actor, self.actor_tree(actor), obs)
+
+    def q_values(
+        self, critics: Any, obs: jax.Array, u: jax.Array, num: int | None = None
+    ) -> jax.Array:
+        """Q_i(s, u) of the first ``num`` critics, or of all, shape (num_critics, ...)."""
+        if self.actions is not None:
+            u = (u - lift(self.actions.mean, u)) / lift(self.actions.std(), u)
+        x = jnp.concatenate([obs, u], axis=-1)
+        trees = self.critic_trees(critics)[:num]
+        return jnp.stack([forward(self.critic, c, x)[..., 0] for c in trees])
+
+
+class Learner(struct.PyTreeNode):
+    """What gradient steps change. Critics are in units of the reward scale.
+
+    Attributes:
+        params: ``{"actor", "critics", "log_alpha"}``; critics is a tuple, log_alpha has shape ().
+        targets: slow copies of those of ``{"actor", "critics"}`` that the method names.
+        opt_states: the optimisers', by the same names as ``params``; those of networks are of what
+            ``pack`` makes of them.
+    """
+
+    params: dict[str, Any]
+    targets: dict[str, Any]
+    opt_states: dict[str, Any]
+
+
+class Minibatch(NamedTuple):
+    """What a loss sees of B transitions; leaves of several minibatches have one axis more."""
+
+    rows: Sample  # normalised as networks see them
+    noise: jax.Array  # standard normal, (B, m)
+    gamma: jax.Array  # discount, ()
+    reward_factor: jax.Array  # what the environment's rewards were multiplied by, ()
+
+
+@dataclasses.dataclass(frozen=True)
+class OffPolicyMethod:
+    """What makes an off-policy algorithm: pure functions, of which the engine takes gradients.
+
+    Attributes:
+        outputs: width of the actor's output per action.
+        explore: ``(nets, actor_params, obs, key, h) -> u`` in [-1, 1]^m.
+        target: ``(learner, minibatch, nets, h) -> y``, shape (B,), that critics learn.
+        actor_loss: ``(actor_params, learner, minibatch, nets, h) -> (loss, metrics)``.
+        metrics: names of the metrics of ``actor_loss``.
+        alpha_loss: ``(log_alpha, metrics, nets, h) -> loss`` of the temperature, by the metrics of
+            the actor's loss; taken where ``h.learn_temperature``. None without a temperature.
+        targets: networks that ``target`` wants slow copies of.
+        smallest: whether the smallest of the critics is the learner's Q̂; otherwise the first is.
+    """
+
+    outputs: int
+    explore: Callable[..., Any]
+    target: Callable[..., Any]
+    actor_loss: Callable[..., Any]
+    metrics: tuple[str, ...] = ()
+    alpha_loss: Callable[..., Any] | None = None
+    targets: tuple[str, ...] = NETWORKS
+    smallest: bool = False
+
+
+def networks(
+    method: OffPolicyMethod, env: Any, env_params: Any, h: Any, actions: Moments | None = None
+) -> Networks:
+    """Actor and critic for an environment's shapes; ``actions`` standardise the critic's input."""
+    box = ActionBox.of(env.action_space(env_params))
+    outputs = method.outputs * box.low.shape[0]
+    return Networks(
+        MLP(h.hidden, outputs, h.activation, 0.01),
+        MLP(h.hidden, 1, h.activation, 1.0),
+        box,
+        actions if h.normalize_actions else None,
+    )
+
+
+def critic_loss(
+    critics: Any, y: jax.Array, rows: Sample, nets: Networks, h: Any
+) -> tuple[jax.Array, jax.Array]:
+    """Σ_i E[w (Q_i(s, u) - y)²], w = 1/(1 + (κ Q_i)²) held constant; and the mean of all Q_i."""
+    q = nets.q_values(critics, rows.obs, rows.u)
+    weight = 1.0 / (1.0 + (h.relative_error * jax.lax.stop_gradient(q)) ** 2)
+    return jnp.sum(jnp.mean(weight * (q - y[None]) ** 2, axis=-1)), jnp.mean(q)
+
+
+def _stepped(learner: Learner, name: str, grads: Any, rate: Any, h: Any) -> Learner:
+    """One step of the optimiser of ``params[name]``."""
+    params, opt_state = descend(
+        optimizer(h.max_grad_norm, h.adam_eps),
+        learner.params[name],
+        grads,
+        learner.opt_states[name],
+        rate,
+    )
+    return learner.replace(
+        params={**learner.params, name: params},
+        opt_states={**learner.opt_states, name: opt_state},
+    )
+
+
+def critic_step(
+    method: OffPolicyMethod, nets: Networks, learner: Learner, batch: Minibatch, rate: Any, h: Any
+) -> tuple[Learner, dict[str, jax.Array]]:
+    """One gradient step of the critics towards the method's target y."""
+    y = jax.lax.stop_gradient(method.target(learner, batch, nets, h))
+    (value, q), grads = jax.value_and_grad(critic_loss, has_aux=True)(
+        learner.params["critics"], y, batch.rows, nets, h
+    )
+    return _stepped(learner, "critics", grads, rate, h), {"critic_loss": value, "q_value": q}
+
+
+def actor_step(
+    method: OffPolicyMethod, nets: Networks, learner: Learner, batch: Minibatch, rate: Any, h: Any
+) -> tuple[Learner, dict[str, jax.Array]]:
+    """One gradient step of the actor and, where it is learned, of the temperature."""
+    (value, metrics), grads = jax.value_and_grad(method.actor_loss, has_aux=True)(
+        learner.params["actor"], learner, batch, nets, h
+    )
+    learner = _stepped(learner, "actor", grads, rate, h)
+    if method.alpha_loss is not None and h.learn_temperature:
+        slope = jax.grad(method.alpha_loss)(learner.params["log_alpha"], metrics, nets, h)
+        learner = _stepped(learner, "log_alpha", slope, h.alpha_learning_rate, h)
+    return learner, {"actor_loss": value, **metrics}
+
+
+def over_networks(learner: Learner, change: Callable[[str, Any], Any]) -> Learner:
+    """Parameters and targets of actor and critics, each replaced by ``change(name, params)``."""
+
+    def changed(trees):
+        return trees | {name: change(name, trees[name]) for name in NETWORKS if name in trees}
+
+    return learner.replace(params=changed(learner.params), targets=changed(learner.targets))
