@@ -16,6 +16,8 @@ from cojax.errors import InputError
 from cojax.noise import DiagonalGaussian, Gaussian
 from cojax.quadratic import QuadraticGaussian
 
+MATRICES = ("P", "Q", "R", "P_minus_Q", "root", "A", "R_inverse", "P_hat", "Q_hat", "R_hat")
+
 
 def stack(params: Sequence[EnvParams]) -> EnvParams:
     """Stack params of one shape along a new leading axis of every leaf.
@@ -75,8 +77,8 @@ def num_instances(params: Any) -> int | None:
 def level(systems: Sequence[QuadraticGaussian]) -> list[QuadraticGaussian]:
     """Bring systems to one shape where the difference carries no meaning."""
     out = [dict(vars(s)) for s in systems]
-    for name in ("P", "Q", "R", "P_minus_Q", "root", "A", "R_inverse"):
-        if len({s[name].ndim for s in out}) > 1:
+    for name in MATRICES:
+        if all(s[name] is not None for s in out) and len({s[name].ndim for s in out}) > 1:
             for s in out:
                 s[name] = _full(s[name])
     _level_roots(out)
