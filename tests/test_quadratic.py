@@ -325,7 +325,7 @@ def test_homotopy_in_p_by_vmap():
     values = [0.3, 0.5, 0.8, 1.0]
     base = ConverseArm.build(2, 0.8)
     systems = [cojax.rebuild(base, p=p) for p in values]
-    batch = jax.tree.map(lambda *x: jnp.stack(x), *cojax.envs.batching.level(systems))
+    batch = jax.tree.map(lambda *x: jnp.stack(x), *cojax.envs.batching.align_shapes(systems))
     s = jnp.asarray(states(base, 1)[0], jnp.float32)
     got = jax.vmap(oracle.action, in_axes=(0, None))(batch, s)
     for row, p in zip(got, values, strict=True):
