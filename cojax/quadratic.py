@@ -23,6 +23,8 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import inspect
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import jax
@@ -31,6 +33,7 @@ import numpy as np
 from flax import struct
 
 from cojax import errors, inputs, linalg, precision
+from cojax.initial import InitialLaw
 from cojax.linalg import matvec, quadratic_form
 from cojax.noise import GAUSSIAN, Noise, covariance, gaussian
 from cojax.system import Optimum, System
@@ -40,12 +43,12 @@ PARAMETERIZATIONS = ("metric", "sqrt")
 
 
 class Geometry(abc.ABC):
-    """What a family adds to the construction: input map and rotation field.
+    """A family: input map, rotation field, initial law, and what is usual for it.
 
-    Implementations are pytrees: knobs are leaves (swept), dimensions static.
+    Implementations are pytrees: knobs are leaves (swept), dimensions static, all with defaults.
     :func:`cojax.rebuild` changes knobs. Methods are of one state s (d,), action a (m,), vectors x
-    and v (d,), and the control strength p, (); ``build`` makes the system of a family, and
-    ``initial_law(dtype)`` is the law of s_0.
+    and v (d,), and the control strength p, (). Only what is abstract must be given: the rest says
+    how systems are built, generated, drawn and named where a family has its own way.
     """
 
     family: ClassVar[str]
@@ -53,6 +56,13 @@ class Geometry(abc.ABC):
     gains: ClassVar[tuple[str, ...]] = ()  # the leaves that scale the rotations
     horizon: ClassVar[int] = 512  # steps of an episode, unless stated
     action_limit: ClassVar[float | None] = 2.0  # the box of the actions, unless stated
+    positive: ClassVar[tuple[str, ...]] = ()  # the knobs that are > 0
+    target: ClassVar[str | None] = None  # argument of build that chooses Q and R: see tune
+    target_check: ClassVar[str] = "target"  # what a certificate calls the check that they meet it
+    ranges: ClassVar[Mapping[str, Any]] = {  # what a generator draws, unless stated
+        "p": {"uniform": [0.5, 1.0]},
+        "Q": {"uniform": [0.4, 0.7]},
+    }
     constant_input: ClassVar[bool]  # g does not depend on s
     one_row_each: ClassVar[bool]  # each action drives one row of its own: g R⁻¹ gᵀ is diagonal
 
@@ -85,6 +95,80 @@ class Geometry(abc.ABC):
     @abc.abstractmethod
     def noise_order(self) -> tuple[int, ...]:
         """All rows, those that carry noise first: see :class:`cojax.noise.DiagonalGaussian`."""
+
+    @abc.abstractmethod
+    def initial_law(self, dtype: Any = None) -> InitialLaw:
+        """The law of s_0, its leaves in a ``dtype``."""
+
+    @classmethod
+    def defaults(cls, **sizes: int) -> dict[str, Any]:
+        """P, R, gamma, Sigma, ``share`` and knobs where :meth:`build` is not told, at dimensions
+        ``sizes``; where this is silent: I, I, 0.99, 0, 0.5 and the defaults of the fields.
+        """
+        return {}
+
+    @classmethod
+    def build(cls, *args: Any, **options: Any) -> QuadraticGaussian:
+        """Build a system of the family; what is not given is as the authors have it, or as
+        :meth:`defaults` says, and Q is ``share`` P.
+
+        Args:
+            args: the dimensions and the control strength p, in this order.
+            options: those by name, knobs, and P, Q, R, gamma, Sigma, parameterization and dtype:
+                see :func:`cojax.quadratic.build`.
+
+        Raises ValueError, one line, for anything unusable.
+        """
+        names = (*cls.dimensions, "p")
+        if len(args) > len(names):
+            expected = f"at most {', '.join(names)} without a name, got {len(args)} values"
+            raise errors.InputError(f"{cls.family}.build: expected {expected}")
+        given = dict(zip(names, args, strict=False)) | options
+        for name in given:
+            errors.one_of(f"{cls.family}.build", name, cls.arguments())
+        given = {name: value for name, value in given.items() if value is not None}
+        fields = {f.name: f.default for f in dataclasses.fields(cls)}  # pyright: ignore
+        sizes = {n: inputs.whole(n, given.pop(n, fields[n]), 1) for n in cls.dimensions}
+        usual = {"P": 1.0, "Q": None, "R": 1.0, "gamma": 0.99, "p": 1.0, "Sigma": 0.0, "share": 0.5}
+        rest = usual | cls.defaults(**sizes) | given
+        knobs = {n: inputs.number(n, rest.pop(n, x)) for n, x in fields.items() if n not in sizes}
+        return build_family(cls(**sizes, **knobs), **rest)
+
+    @classmethod
+    def arguments(cls) -> tuple[str, ...]:
+        """Names of what ``build`` takes."""
+        own = inspect.signature(cls.build).parameters
+        if "options" not in own:
+            return tuple(own)
+        fields = [f.name for f in dataclasses.fields(cls)]  # pyright: ignore
+        return (*fields, *_BASE, "Sigma", "parameterization", "dtype")
+
+    @classmethod
+    def aimed_at(cls, options: Mapping[str, Any]) -> float | None:
+        """The ``target`` of a build with ``options``; None where there is none."""
+        return None
+
+    def tune(
+        self, P: np.ndarray, R: np.ndarray, *, gamma: float, p: float, target: float
+    ) -> tuple[np.ndarray, float]:
+        """R, and β of Q = βP, that meet the ``target`` of a family that has one, at P, R, gamma
+        and p as they are given; raises ValueError where nothing does.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def draw_P(cls, d: int, rng: np.random.Generator) -> np.ndarray | None:
+        """A random P, (d, d), of the family's own, from ``rng``; None where there is none."""
+        return None
+
+    def picture(self) -> tuple[str, dict[str, Any]]:
+        """Which picture of :mod:`cojax.report.drawing` shows a state, and its arguments."""
+        return "bars", {"dim": self.state_dim}
+
+    @classmethod
+    def setting(cls, id: str) -> str:
+        """A word for the setting of a fixture called ``id``, beside its size and p; or ""."""
+        return ""
 
 
 @inputs.guarded
