@@ -168,7 +168,7 @@ def solve_spd(A: jax.Array, B: jax.Array) -> jax.Array:
 # --- M(s)^{-1/2} u -------------------------------------------------------------------------------
 
 
-class InverseRoot(abc.ABC):
+class InverseSqrt(abc.ABC):
     """How y = M^{-1/2} u is computed for M = A + D, A constant and D ⪰ 0 depending on the state.
 
     ``D`` is a function v ↦ D v. Every implementation is a pytree, uses products only, and is
@@ -204,13 +204,13 @@ class InverseRoot(abc.ABC):
         """Blocks of :data:`BLOCK` terms that are not zero in all of a stacked batch; or None."""
         return None
 
-    def trimmed(self, blocks: Any) -> InverseRoot:
+    def trimmed(self, blocks: Any) -> InverseSqrt:
         """The same by so many blocks of its series alone."""
         return self
 
 
 @struct.dataclass
-class ConstantRoot(InverseRoot):
+class ConstantInverseSqrt(InverseSqrt):
     """M does not depend on the state: M^{-1/2} is a matrix made once, or a diagonal."""
 
     matrix: jax.Array  # (d, d) or (d,)
@@ -228,7 +228,7 @@ class ConstantRoot(InverseRoot):
 
 
 @struct.dataclass
-class ChebyshevRoot(InverseRoot):
+class ChebyshevInverseSqrt(InverseSqrt):
     """x^{-1/2} ≈ Σ_k c_k T_k(t(x)) on [lo, hi] ⊇ spec M(s), t affine onto [-1, 1].
 
     Evaluated by Clenshaw's recurrence b_k = c_k u + 2 t(M) b_{k+1} - b_{k+2},
@@ -263,7 +263,7 @@ class ChebyshevRoot(InverseRoot):
 
     def trimmed(self, blocks):
         """The first ``blocks``."""
-        return TrimmedRoot(self, blocks)
+        return TrimmedInverseSqrt(self, blocks)
 
     def __call__(self, D, u):
         """y = M^{-1/2} u to the accuracy of the dtype the coefficients were chosen for."""
@@ -288,28 +288,30 @@ class ChebyshevRoot(InverseRoot):
 
 
 @struct.dataclass
-class TrimmedRoot(InverseRoot):
+class TrimmedInverseSqrt(InverseSqrt):
     """The Chebyshev series of a batch without the zeros that lead all its members.
 
     Batches share one padded length, and one compilation; the sum starts at the first block of
     terms that some member has. Clenshaw's recurrence goes one term further than
-    :class:`ChebyshevRoot`: y = b_0 - t(M) b_1. It has no derivative.
+    :class:`ChebyshevInverseSqrt`: y = b_0 - t(M) b_1. It has no derivative.
     """
 
-    root: ChebyshevRoot
+    series: ChebyshevInverseSqrt
     num_blocks: jax.Array  # (): blocks of BLOCK terms; the same for all members
     name = "chebyshev"
 
     def __call__(self, D, u):
         """y = M^{-1/2} u, as the whole series gives it."""
-        root = self.root
+        series = self.series
 
         def twice_t(v):
-            return matvec(root.twice_t_A, v) + root.twice_t_D * D(v)
+            return matvec(series.twice_t_A, v) + series.twice_t_D * D(v)
 
         def block(i, b):
             b1, b2 = b
-            c = lax.dynamic_slice(root.coefficients, (BLOCK * (self.num_blocks - 1 - i),), (BLOCK,))
+            c = lax.dynamic_slice(
+                series.coefficients, (BLOCK * (self.num_blocks - 1 - i),), (BLOCK,)
+            )
             for k in reversed(range(BLOCK)):
                 b1, b2 = c[k] * u + twice_t(b1) - b2, b1
             return b1, b2
@@ -320,7 +322,7 @@ class TrimmedRoot(InverseRoot):
 
 
 @struct.dataclass
-class NewtonSchulzRoot(InverseRoot):
+class NewtonSchulzInverseSqrt(InverseSqrt):
     """Coupled Newton-Schulz iteration for ill-conditioned M, with M formed once a state.
 
     Y_0 = M/hi, Z_0 = I, W = (3 I - Z_k Y_k)/2, Y_{k+1} = Y_k W, Z_{k+1} = W Z_k: Y → (M/hi)^{1/2},
@@ -383,13 +385,13 @@ def chebyshev_coefficients(lo: float, hi: float, tolerance: float) -> np.ndarray
     return c[: max(2, degree + degree % 2) + 1]
 
 
-def inverse_root(
+def inverse_sqrt(
     A: np.ndarray,
     lo: float,
     hi: float,
     dtype: np.dtype,
     constant_D: np.ndarray | None = None,
-) -> InverseRoot:
+) -> InverseSqrt:
     """Choose how M^{-1/2} u is computed for M = A + D with spectrum in [lo, hi].
 
     Args:
@@ -402,20 +404,20 @@ def inverse_root(
     if constant_D is not None:
         same = A.ndim == constant_D.ndim
         M = A + constant_D if same else to_full(A) + to_full(constant_D)
-        return ConstantRoot(matrix=to_device(inverse_sqrt_spd(M), dtype))
+        return ConstantInverseSqrt(matrix=to_device(inverse_sqrt_spd(M), dtype))
     eps = float(np.finfo(dtype).eps)
     if hi / lo <= MAX_CHEBYSHEV_CONDITION:
         hi = max(hi, lo * (1.0 + 1e-3))  # an interval of no length has no affine map
         c = chebyshev_coefficients(lo, hi, 0.25 * eps)
         identity = np.ones(A.shape) if A.ndim == 1 else np.eye(A.shape[0])
-        return ChebyshevRoot(
+        return ChebyshevInverseSqrt(
             coefficients=to_device(c, dtype),
             twice_t_A=to_device(2.0 * (2.0 * A - (hi + lo) * identity) / (hi - lo), dtype),
             twice_t_D=to_device(4.0 / (hi - lo), dtype),
         )
     linear_phase = 0.5 * math.log(hi / lo) / math.log(1.5)
     quadratic_phase = math.log2(-math.log2(eps)) + 2
-    return NewtonSchulzRoot(
+    return NewtonSchulzInverseSqrt(
         A=to_device(A, dtype),
         hi=to_device(hi, dtype),
         iterations=math.ceil(linear_phase + quadratic_phase),

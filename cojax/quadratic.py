@@ -176,7 +176,7 @@ class Geometry(abc.ABC):
 class QuadraticGaussian(System):
     """A QG system. Build it with :func:`build` or a family's ``build``; change it by
     :func:`rebuild`, since most leaves are derived from others: replacing one, by whatever
-    function, raises InputError, ``inverse_root`` excepted, from which nothing is derived. The
+    function, raises InputError, ``inverse_sqrt`` excepted, from which nothing is derived. The
     constructor and edits of the pytree (``jax.tree_util``) take leaves as they are; those that
     contradict each other are refused by ``env_params`` and ``evaluate`` (:func:`contradiction`).
 
@@ -193,10 +193,10 @@ class QuadraticGaussian(System):
         noise: the law of w.
         offset: (), b; derived in float64 when built, as all that follow.
         P_minus_Q: the energy P - Q̂.
-        root: (P - Q̂)^{1/2}.
-        A: P̂⁻¹/γ, the constant part of M.
+        sqrt_P_minus_Q: (P - Q̂)^{1/2}.
+        M0: P̂⁻¹/γ, the constant part of M.
         R_inverse: R̂⁻¹.
-        inverse_root: how M^{-1/2} u is computed.
+        inverse_sqrt: how M^{-1/2} u is computed.
         P_hat, Q_hat, R_hat: P̂, Q̂ and R̂ where they are not P, Q and R; else None.
         parameterization: "metric" (MN) or "sqrt" (SR).
     """
@@ -210,10 +210,10 @@ class QuadraticGaussian(System):
     noise: Noise
     offset: jax.Array
     P_minus_Q: jax.Array
-    root: jax.Array
-    A: jax.Array
+    sqrt_P_minus_Q: jax.Array
+    M0: jax.Array
     R_inverse: jax.Array
-    inverse_root: linalg.InverseRoot
+    inverse_sqrt: linalg.InverseSqrt
     P_hat: jax.Array | None = None
     Q_hat: jax.Array | None = None
     R_hat: jax.Array | None = None
@@ -223,8 +223,8 @@ class QuadraticGaussian(System):
     def __post_init__(self, origin: Any) -> None:
         """Refuse replacement of leaves that others are derived from; raises ValueError."""
         names = [] if origin is None else inputs.replaced(self, origin)
-        if set(names) - {"inverse_root"}:
-            name = next(n for n in names if n != "inverse_root")
+        if set(names) - {"inverse_sqrt"}:
+            name = next(n for n in names if n != "inverse_sqrt")
             raise errors.InputError(
                 f"{name}: leaves of a system depend on each other; "
                 "use cojax.rebuild(system, p=...) and the like, which derives them again"
@@ -269,9 +269,9 @@ class QuadraticGaussian(System):
             effort = matvec(self.R_inverse, geometry.actuate_transpose(s, v))
             return p * p * geometry.actuate(s, effort)
 
-        y = self.inverse_root(D, self.direction(s))
+        y = self.inverse_sqrt(D, self.direction(s))
         action = -p * matvec(self.R_inverse, geometry.actuate_transpose(s, y))
-        next_mean = matvec(self.A, y)
+        next_mean = matvec(self.M0, y)
         return Optimum(next_mean - self.actuate(s, action), action, next_mean)
 
     def direction(self, s: jax.Array) -> jax.Array:
@@ -280,7 +280,7 @@ class QuadraticGaussian(System):
         MN: S(s)(P-Q)^{1/2}s. SR: the field d(s) = S(s) s, scaled; it vanishes at the origin only.
         """
         if self.parameterization == "metric":
-            return self.geometry.rotate(s, matvec(self.root, s), self.p)
+            return self.geometry.rotate(s, matvec(self.sqrt_P_minus_Q, s), self.p)
         energy, norm2 = quadratic_form(self.P_minus_Q, s), linalg.dot(s, s)
         ratio = energy / jnp.where(norm2 > 0.0, norm2, 1.0)
         scale = jnp.where(ratio > 0.0, jnp.sqrt(jnp.where(ratio > 0.0, ratio, 1.0)), 0.0)
@@ -313,7 +313,7 @@ class QuadraticGaussian(System):
             P = self.P if self.P.ndim > 1 else jnp.diag(self.P)
             inverse = linalg.solve_spd(P, jnp.eye(self.state_dim, dtype=P.dtype))
         else:
-            inverse = self.gamma * self.A
+            inverse = self.gamma * self.M0
         return radius * jnp.sqrt(inverse if inverse.ndim == 1 else jnp.diagonal(inverse))
 
     def reach(self, radius, start, limit):
@@ -328,7 +328,7 @@ class QuadraticGaussian(System):
         columns = jnp.eye(self.action_dim, dtype=self.gamma.dtype)
         g = jnp.abs(jax.vmap(lambda a: self.actuate(jnp.zeros_like(start), a))(columns))  # (m, d)
         norm = jnp.linalg.norm(self.R_inverse) if self.R_inverse.ndim > 1 else self.R_inverse.max()
-        diagonal = self.A if self.A.ndim == 1 else jnp.diagonal(self.A)
+        diagonal = self.M0 if self.M0.ndim == 1 else jnp.diagonal(self.M0)
         drift = farthest * jnp.sqrt(diagonal + norm * jnp.sum(g**2, axis=0))
         pushed = jnp.sum(limit[:, None] * g, axis=0)
         return jnp.maximum(drift + pushed + self.noise.bound(), start)
@@ -407,10 +407,10 @@ def build(
         message = f"expected {name} ⪯ P, got P - {name} with smallest eigenvalue {low:g}"
         raise errors.InputError(f"{name}: {message}")
     dtype = precision.usable_float(dtype)
-    R_inverse, A = linalg.inverse_spd(effort), linalg.inverse_spd(ahead) / gamma
+    R_inverse, M0 = linalg.inverse_spd(effort), linalg.inverse_spd(ahead) / gamma
 
     D_if_constant = constant_D(geometry, p, R_inverse) if geometry.constant_input else None
-    lo, hi = linalg.extreme_eigenvalues(A)
+    lo, hi = linalg.extreme_eigenvalues(M0)
     hi += p**2 * geometry.input_norm() ** 2 * linalg.extreme_eigenvalues(R_inverse)[1]
     priced = np.sum(linalg.to_full(P) * linalg.to_full(Sigma))
     if noise_cost is not None:
@@ -430,10 +430,10 @@ def build(
         noise=gaussian(Sigma, geometry.noise_order(), dtype),
         offset=cast(offset),
         P_minus_Q=cast(P_minus_Q),
-        root=cast(linalg.sqrt_psd(P_minus_Q)),
-        A=cast(A),
+        sqrt_P_minus_Q=cast(linalg.sqrt_psd(P_minus_Q)),
+        M0=cast(M0),
         R_inverse=cast(R_inverse),
-        inverse_root=linalg.inverse_root(A, lo, hi, dtype, D_if_constant),
+        inverse_sqrt=linalg.inverse_sqrt(M0, lo, hi, dtype, D_if_constant),
         **{name: None if hat is None else cast(hat) for name, hat in hats.items()},
         parameterization=parameterization,
     )
@@ -494,22 +494,23 @@ def contradiction(system: QuadraticGaussian) -> str | None:
         x = np.asarray(getattr(system, name), np.float64)
         return x if x.ndim > batch + 1 else x[..., None] * np.eye(x.shape[-1])
 
-    P, A, R_inverse, root, difference = map(full, ("P", "A", "R_inverse", "root", "P_minus_Q"))
+    P, M0, R_inverse = map(full, ("P", "M0", "R_inverse"))
+    root, difference = map(full, ("sqrt_P_minus_Q", "P_minus_Q"))
     ahead, Q, R = (
         full(name if getattr(system, hat) is None else hat)
         for name, hat in zip(("P", "Q", "R"), _HATS, strict=True)
     )
     gamma, offset = (np.asarray(x, np.float64) for x in (system.gamma, system.offset))
     rounding = 32.0 * float(np.finfo(system.gamma.dtype).eps)
-    size = {name: np.abs(x).max((-2, -1)) for name, x in (("P", P), ("R", R), ("A", A))}
+    size = {name: np.abs(x).max((-2, -1)) for name, x in (("P", P), ("R", R), ("M0", M0))}
     size["ahead"] = np.abs(ahead).max((-2, -1))
     inverse = size["R"] * np.abs(R_inverse).max((-2, -1))
     d, m = P.shape[-1], R.shape[-1]
     found: list[tuple[str, Any, Any]] = [
         ("P_minus_Q", difference - (P - Q), size["P"]),
-        ("root", root @ root - difference, d * size["P"]),
+        ("sqrt_P_minus_Q", root @ root - difference, d * size["P"]),
         ("R_inverse", R @ R_inverse - np.eye(m), m * inverse),
-        ("A", gamma[..., None, None] * ahead @ A - np.eye(d), d * size["ahead"] * size["A"]),
+        ("M0", gamma[..., None, None] * ahead @ M0 - np.eye(d), d * size["ahead"] * size["M0"]),
     ]
     Sigma = covariance(system.noise)
     if Sigma is not None and system.P_hat is None:

@@ -246,7 +246,7 @@ def test_shape_says_what_stacks():
     every += [cojax.make("NVDEx-v0", preset=p)[1] for p in ("easy", "insane")]
     every += [arm(initial_state=Fixed(jnp.zeros(4))), arm(terminal_value="optimal")]
     shapes = [cojax.envs.batching.shape(params) for params in every]
-    assert len({x.system.inverse_root.length for x in every[:3]}) == 3
+    assert len({x.system.inverse_sqrt.length for x in every[:3]}) == 3
     assert [shapes.index(x) for x in shapes] == [0, 0, 2, 3, 4, 0, 6, 7, 7, 9, 10]
     for i, j in ((0, 1), (1, 5), (7, 8), (0, 2), (1, 6), (0, 3), (5, 9)):
         if shapes[i] == shapes[j]:
@@ -444,7 +444,17 @@ def test_leaves_that_contradict_each_other_are_refused_where_they_are_used():
     """The constructor and edits of a pytree see no names; who measures looks at the numbers."""
     params = arm()
     system = params.system
-    for name in ("P", "Q", "R", "gamma", "offset", "A", "root", "R_inverse", "P_minus_Q"):
+    for name in (
+        "P",
+        "Q",
+        "R",
+        "gamma",
+        "offset",
+        "M0",
+        "sqrt_P_minus_Q",
+        "R_inverse",
+        "P_minus_Q",
+    ):
         made = inputs.swapped(system, **{name: 0.9 * getattr(system, name)})
         edited = jax.tree_util.tree_map_with_path(
             lambda path, x, name=name: 0.9 * x if path[0].name == name else x, system

@@ -188,8 +188,8 @@ def test_numerical_minimisation_finds_the_optimal_action(name):
 
 def manufactured_error(system, relative_error):
     """The same system with a drift that is wrong by a relative error."""
-    root = system.root * (1.0 + relative_error)
-    return quadratic.QuadraticGaussian(**{**vars(system), "root": root})
+    root = system.sqrt_P_minus_Q * (1.0 + relative_error)
+    return quadratic.QuadraticGaussian(**{**vars(system), "sqrt_P_minus_Q": root})
 
 
 def test_a_wrong_drift_is_seen_by_the_residual():
@@ -290,7 +290,7 @@ def test_any_matrices_give_the_energy_identity(seed, form):
 
 def test_diagonal_structure_is_kept_and_equals_the_full_computation():
     diagonal = NVDEx.build(1, preset="hard")
-    assert diagonal.P.ndim == diagonal.inverse_root.matrix.ndim == 1
+    assert diagonal.P.ndim == diagonal.inverse_sqrt.matrix.ndim == 1
     with precision.x64():
         system = NVDEx.build(1, preset="hard")
         s, _, found = at_random(system)
@@ -314,8 +314,8 @@ def test_rebuild_recomputes_and_replacement_raises():
         for replace in (dataclasses.replace, type(system).replace, replace_of_python_3_13):
             with pytest.raises(ValueError, match=rf"{name}: .*rebuild"):
                 replace(system, **{name: 1.0})
-    root = system.inverse_root
-    assert dataclasses.replace(system, inverse_root=root) == system
+    root = system.inverse_sqrt
+    assert dataclasses.replace(system, inverse_sqrt=root) == system
     with pytest.raises(ValueError, match="unknown 'alpha'; did you mean 'alpha0'"):
         cojax.rebuild(system, alpha=1.0)
 

@@ -15,7 +15,18 @@ from cojax.envs.params import EnvParams
 from cojax.errors import InputError
 from cojax.quadratic import QuadraticGaussian
 
-MATRICES = ("P", "Q", "R", "P_minus_Q", "root", "A", "R_inverse", "P_hat", "Q_hat", "R_hat")
+MATRICES = (
+    "P",
+    "Q",
+    "R",
+    "P_minus_Q",
+    "sqrt_P_minus_Q",
+    "M0",
+    "R_inverse",
+    "P_hat",
+    "Q_hat",
+    "R_hat",
+)
 
 
 def stack(params: Sequence[EnvParams]) -> EnvParams:
@@ -47,8 +58,8 @@ def shape(params: EnvParams) -> tuple[Any, ...]:
         leaves = vars(system)
         noise = system.noise.kind(system.geometry.noise_order())
         given = tuple(leaves[name] is not None for name in MATRICES)
-        kinds = (type(system), system.parameterization, system.inverse_root.kind, noise, given)
-        apart = (*MATRICES, "parameterization", "inverse_root", "noise")
+        kinds = (type(system), system.parameterization, system.inverse_sqrt.kind, noise, given)
+        apart = (*MATRICES, "parameterization", "inverse_sqrt", "noise")
         parts = parts | {"system": {k: v for k, v in leaves.items() if k not in apart}}
     rest = {k: v for k, v in parts.items() if k not in ("clip_actions", "terminal_value")}
     words = (params.clip_actions, params.terminal_value, str(system.gamma.dtype))
@@ -100,7 +111,7 @@ def align_shapes(systems: Sequence[QuadraticGaussian]) -> list[QuadraticGaussian
         matrices = [s[name] for s in out if s[name] is not None]
         for s in out if matrices else []:
             s[name] = linalg.written_out(s[name], matrices)
-    for name in ("inverse_root", "noise"):
+    for name in ("inverse_sqrt", "noise"):
         members = [s[name] for s in out]
         for s in out:
             s[name] = s[name].aligned(members)

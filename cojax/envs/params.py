@@ -260,9 +260,9 @@ def _padded(system: System) -> System:
     """The same system with its Chebyshev series padded, so that few lengths are compiled for."""
     if not isinstance(system, QuadraticGaussian):
         return system
-    root = system.inverse_root
+    root = system.inverse_sqrt
     root = root.padded_to(max(16, 1 << (root.length - 1).bit_length()))
-    return inputs.swapped(system, inverse_root=root)
+    return inputs.swapped(system, inverse_sqrt=root)
 
 
 @jax.jit
