@@ -35,7 +35,7 @@ STEPS = 64
 
 
 @struct.dataclass
-class EighRoot(linalg.InverseRoot):
+class EighInverseSqrt(linalg.InverseSqrt):
     """M^{-1/2} u from an eigendecomposition of M at every state: what the series replaces."""
 
     A: jax.Array
@@ -118,7 +118,7 @@ def compare(n: int, batch: int, repeats: int) -> dict[str, float]:
     system = ConverseArm.build(n, 0.8, dtype=jnp.float32)
     variants = {
         "ours": system,
-        "eigh": QuadraticGaussian(**{**vars(system), "inverse_root": EighRoot(system.A)}),
+        "eigh": QuadraticGaussian(**{**vars(system), "inverse_sqrt": EighInverseSqrt(system.M0)}),
     }
     key = jax.random.key(0)
     s = jax.random.uniform(key, (batch, 2 * n), minval=-1.0)

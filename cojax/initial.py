@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import abc
+import math
+from collections.abc import Mapping
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +17,8 @@ from cojax.noise import LARGEST_NORMAL
 
 class InitialLaw(abc.ABC):
     """A distribution of s_0. Draws are made in float32 and cast, as in :mod:`cojax.noise`."""
+
+    limits: ClassVar[Mapping[str, tuple[float, float]]] = {}  # of numbers that a file states
 
     @abc.abstractmethod
     def sample(self, key: jax.Array) -> jax.Array:
@@ -105,6 +110,12 @@ class Ring(InitialLaw):
     inner: jax.Array  # c, the inner radius as a share of the outer
     heading_std: jax.Array
     velocity_std: jax.Array
+    limits: ClassVar[Mapping[str, tuple[float, float]]] = {
+        "radius": (0.0, math.inf),
+        "inner": (0.0, 1.0),
+        "heading_std": (0.0, math.inf),
+        "velocity_std": (0.0, math.inf),
+    }
     modules: int = struct.field(pytree_node=False)
     r_v: int = struct.field(pytree_node=False)
     r_omega: int = struct.field(pytree_node=False)
@@ -132,3 +143,12 @@ class Ring(InitialLaw):
         high = high.at[:, 2].set(LARGEST_NORMAL * jnp.abs(self.heading_std))
         velocity = LARGEST_NORMAL * jnp.abs(self.velocity_std)
         return high.at[:, 3].set(velocity).at[:, 3 + self.r_v].set(velocity).reshape(-1)
+
+
+LAWS = {"uniform": Uniform, "gaussian": Normal, "fixed": Fixed, "list": Listed}
+
+
+def word(law: InitialLaw) -> str:
+    """What a file calls a ``law``: a word of :data:`LAWS`, or the name of a family's own class."""
+    known = {kind: name for name, kind in LAWS.items()}
+    return known.get(type(law), type(law).__name__.lower())

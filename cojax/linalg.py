@@ -7,23 +7,26 @@ the two is known when a function is traced, so diagonal structure costs nothing 
 from __future__ import annotations
 
 import abc
+import dataclasses
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
 from jax import lax
+from jax.core import Tracer
 
 HIGHEST = lax.Precision.HIGHEST
 _precision: ContextVar[lax.Precision] = ContextVar("precision", default=HIGHEST)
 _on_host: ContextVar[bool] = ContextVar("on_host", default=False)
 
 MAX_CHEBYSHEV_CONDITION = 1e3  # beyond it a polynomial needs several hundred products
+BLOCK = 8  # terms of a trimmed series between two tests of the loop; divides its padded length
 UNROLLED_DEGREE = 24  # longer recurrences are rolled into a loop, to keep compilation short
 
 
@@ -119,6 +122,27 @@ def extreme_eigenvalues(A: np.ndarray) -> tuple[float, float]:
     return float(w[0]), float(w[-1])
 
 
+def written_out(A: Any, others: Sequence[Any]) -> Any:
+    """A as (d, d) where any of ``others`` is, and as it is where all are diagonals (d,)."""
+    if A.ndim != 1 or all(other.ndim == 1 for other in others):
+        return A
+    return jnp.diag(A) if isinstance(A, Tracer) else np.diag(np.asarray(A))
+
+
+def padded(A: Any, length: int) -> Any:
+    """A with zeros at the end of its last axis; on the host, where every shape would else be
+    compiled for.
+    """
+    widths = [(0, 0)] * (A.ndim - 1) + [(0, length - A.shape[-1])]
+    return jnp.pad(A, widths) if isinstance(A, Tracer) else np.pad(np.asarray(A), widths)
+
+
+def shape_of(tree: Any) -> tuple[Hashable, ...]:
+    """Structure of a pytree, and path and shape of its leaves."""
+    leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
+    return structure, tuple((path, np.shape(x)) for path, x in leaves)
+
+
 def lift(x: jax.Array, like: jax.Array) -> jax.Array:
     """x under leading axes of length 1, as many axes as ``like`` has: it then broadcasts also where
     people have set ``jax_numpy_rank_promotion`` to find their own slips.
@@ -144,7 +168,7 @@ def solve_spd(A: jax.Array, B: jax.Array) -> jax.Array:
 # --- M(s)^{-1/2} u -------------------------------------------------------------------------------
 
 
-class InverseRoot(abc.ABC):
+class InverseSqrt(abc.ABC):
     """How y = M^{-1/2} u is computed for M = A + D, A constant and D ⪰ 0 depending on the state.
 
     ``D`` is a function v ↦ D v. Every implementation is a pytree, uses products only, and is
@@ -152,26 +176,59 @@ class InverseRoot(abc.ABC):
     """
 
     name: str
+    aligns: ClassVar[bool] = False  # whether all of the class can be aligned
 
     @abc.abstractmethod
     def __call__(self, D: Callable[[jax.Array], jax.Array], u: jax.Array) -> jax.Array:
         """y = M^{-1/2} u; u and y have shape (d,)."""
 
+    @property
+    def kind(self) -> Hashable:
+        """Those of one kind, for states of one dimension, can be aligned, and then stacked."""
+        return type(self) if self.aligns else shape_of(self)
+
+    def aligned(self, others: Sequence[Self]) -> Self:
+        """The same in a shape that ``others`` of its kind, itself among them, have in common."""
+        return self
+
+    @property
+    def length(self) -> int:
+        """Terms of a series, which zeros can follow; 0 where there is none."""
+        return 0
+
+    def padded_to(self, length: int) -> Self:
+        """The same with zeros after its series, to the bit."""
+        return self
+
+    def blocks(self) -> jax.Array | None:
+        """Blocks of :data:`BLOCK` terms that are not zero in all of a stacked batch; or None."""
+        return None
+
+    def trimmed(self, blocks: Any) -> InverseSqrt:
+        """The same by so many blocks of its series alone."""
+        return self
+
 
 @struct.dataclass
-class ConstantRoot(InverseRoot):
+class ConstantInverseSqrt(InverseSqrt):
     """M does not depend on the state: M^{-1/2} is a matrix made once, or a diagonal."""
 
     matrix: jax.Array  # (d, d) or (d,)
     name = "constant"
+    aligns = True
 
     def __call__(self, D, u):
         """y = M^{-1/2} u by one product."""
         return matvec(self.matrix, u)
 
+    def aligned(self, others):
+        """Full where others are."""
+        full = written_out(self.matrix, [r.matrix for r in others])
+        return dataclasses.replace(self, matrix=full)
+
 
 @struct.dataclass
-class ChebyshevRoot(InverseRoot):
+class ChebyshevInverseSqrt(InverseSqrt):
     """x^{-1/2} ≈ Σ_k c_k T_k(t(x)) on [lo, hi] ⊇ spec M(s), t affine onto [-1, 1].
 
     Evaluated by Clenshaw's recurrence b_k = c_k u + 2 t(M) b_{k+1} - b_{k+2},
@@ -183,6 +240,30 @@ class ChebyshevRoot(InverseRoot):
     twice_t_A: jax.Array  # 2 t(A) = 2 (2 A - (hi + lo) I) / (hi - lo); (d, d) or (d,)
     twice_t_D: jax.Array  # 4 / (hi - lo), the factor of D in 2 t(M)
     name = "chebyshev"
+    aligns = True
+
+    def aligned(self, others):
+        """As long as the longest, and full where others are."""
+        A = written_out(self.twice_t_A, [r.twice_t_A for r in others])
+        return dataclasses.replace(self, twice_t_A=A).padded_to(max(r.length for r in others))
+
+    @property
+    def length(self):
+        """Its coefficients."""
+        return self.coefficients.shape[-1]
+
+    def padded_to(self, length):
+        """Zeros after its coefficients."""
+        return dataclasses.replace(self, coefficients=padded(self.coefficients, length))
+
+    def blocks(self):
+        """Up to the last coefficient of any that is not zero."""
+        terms = jnp.arange(1, self.length + 1)
+        return -(-jnp.max(jnp.where(self.coefficients != 0.0, terms, 0)) // BLOCK)
+
+    def trimmed(self, blocks):
+        """The first ``blocks``."""
+        return TrimmedInverseSqrt(self, blocks)
 
     def __call__(self, D, u):
         """y = M^{-1/2} u to the accuracy of the dtype the coefficients were chosen for."""
@@ -207,7 +288,41 @@ class ChebyshevRoot(InverseRoot):
 
 
 @struct.dataclass
-class NewtonSchulzRoot(InverseRoot):
+class TrimmedInverseSqrt(InverseSqrt):
+    """The Chebyshev series of a batch without the zeros that lead all its members.
+
+    Batches share one padded length, and one compilation; the sum starts at the first block of
+    terms that some member has. Clenshaw's recurrence goes one term further than
+    :class:`ChebyshevInverseSqrt`: y = b_0 - t(M) b_1. It has no derivative.
+    """
+
+    series: ChebyshevInverseSqrt
+    num_blocks: jax.Array  # (): blocks of BLOCK terms; the same for all members
+    name = "chebyshev"
+
+    def __call__(self, D, u):
+        """y = M^{-1/2} u, as the whole series gives it."""
+        series = self.series
+
+        def twice_t(v):
+            return matvec(series.twice_t_A, v) + series.twice_t_D * D(v)
+
+        def block(i, b):
+            b1, b2 = b
+            c = lax.dynamic_slice(
+                series.coefficients, (BLOCK * (self.num_blocks - 1 - i),), (BLOCK,)
+            )
+            for k in reversed(range(BLOCK)):
+                b1, b2 = c[k] * u + twice_t(b1) - b2, b1
+            return b1, b2
+
+        zero = jnp.zeros_like(u)
+        b0, b1 = lax.fori_loop(0, self.num_blocks, block, (zero, zero))
+        return b0 - 0.5 * twice_t(b1)
+
+
+@struct.dataclass
+class NewtonSchulzInverseSqrt(InverseSqrt):
     """Coupled Newton-Schulz iteration for ill-conditioned M, with M formed once a state.
 
     Y_0 = M/hi, Z_0 = I, W = (3 I - Z_k Y_k)/2, Y_{k+1} = Y_k W, Z_{k+1} = W Z_k: Y → (M/hi)^{1/2},
@@ -220,6 +335,12 @@ class NewtonSchulzRoot(InverseRoot):
     hi: jax.Array
     iterations: int = struct.field(pytree_node=False)
     name = "newton-schulz"
+    aligns = True
+
+    def aligned(self, others):
+        """As many iterations as any takes, and full where others are."""
+        A = written_out(self.A, [r.A for r in others])
+        return dataclasses.replace(self, A=A, iterations=max(r.iterations for r in others))
 
     def __call__(self, D, u):
         """y = M^{-1/2} u = Z u / sqrt(hi)."""
@@ -264,13 +385,13 @@ def chebyshev_coefficients(lo: float, hi: float, tolerance: float) -> np.ndarray
     return c[: max(2, degree + degree % 2) + 1]
 
 
-def inverse_root(
+def inverse_sqrt(
     A: np.ndarray,
     lo: float,
     hi: float,
     dtype: np.dtype,
     constant_D: np.ndarray | None = None,
-) -> InverseRoot:
+) -> InverseSqrt:
     """Choose how M^{-1/2} u is computed for M = A + D with spectrum in [lo, hi].
 
     Args:
@@ -283,20 +404,20 @@ def inverse_root(
     if constant_D is not None:
         same = A.ndim == constant_D.ndim
         M = A + constant_D if same else to_full(A) + to_full(constant_D)
-        return ConstantRoot(matrix=to_device(inverse_sqrt_spd(M), dtype))
+        return ConstantInverseSqrt(matrix=to_device(inverse_sqrt_spd(M), dtype))
     eps = float(np.finfo(dtype).eps)
     if hi / lo <= MAX_CHEBYSHEV_CONDITION:
         hi = max(hi, lo * (1.0 + 1e-3))  # an interval of no length has no affine map
         c = chebyshev_coefficients(lo, hi, 0.25 * eps)
         identity = np.ones(A.shape) if A.ndim == 1 else np.eye(A.shape[0])
-        return ChebyshevRoot(
+        return ChebyshevInverseSqrt(
             coefficients=to_device(c, dtype),
             twice_t_A=to_device(2.0 * (2.0 * A - (hi + lo) * identity) / (hi - lo), dtype),
             twice_t_D=to_device(4.0 / (hi - lo), dtype),
         )
     linear_phase = 0.5 * math.log(hi / lo) / math.log(1.5)
     quadratic_phase = math.log2(-math.log2(eps)) + 2
-    return NewtonSchulzRoot(
+    return NewtonSchulzInverseSqrt(
         A=to_device(A, dtype),
         hi=to_device(hi, dtype),
         iterations=math.ceil(linear_phase + quadratic_phase),

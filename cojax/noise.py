@@ -7,7 +7,10 @@ run meets the disturbances of the float32 run it is to certify.
 from __future__ import annotations
 
 import abc
+import dataclasses
+from collections.abc import Hashable, Sequence
 from itertools import pairwise
+from typing import Self
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +35,14 @@ class Noise(abc.ABC):
     @abc.abstractmethod
     def covariance(self) -> jax.Array:
         """Σ = Cov w, shape (d, d), or (d,) where it is diagonal by structure."""
+
+    def kind(self, order: tuple[int, ...]) -> Hashable:
+        """Those of one kind can be aligned, and then stacked; ``order``: the family's, of rows."""
+        return linalg.shape_of(self)
+
+    def aligned(self, others: Sequence[Self]) -> Self:
+        """The same in a shape that ``others`` of its kind, itself among them, have in common."""
+        return self
 
     def bound(self) -> jax.Array:
         """(d,): no |w_i| beyond it is drawn. By default six standard deviations, for laws without
@@ -63,6 +74,16 @@ class DiagonalGaussian(Noise):
         """Diagonal of Σ, shape (d,)."""
         return scatter(self.sigma**2, self.rows, self.dim)
 
+    def kind(self, order):
+        """Those on prefixes of ``order``; else those on the same rows."""
+        prefix = self.rows == tuple(order[: len(self.rows)])
+        return type(self), self.dim, None if prefix else self.rows
+
+    def aligned(self, others):
+        """Rows of zero deviation after its own, up to the longest."""
+        longest = max(others, key=lambda m: len(m.rows))
+        return dataclasses.replace(longest, sigma=linalg.padded(self.sigma, len(longest.rows)))
+
 
 @struct.dataclass
 class Gaussian(Noise):
@@ -79,6 +100,14 @@ class Gaussian(Noise):
     def covariance(self):
         """Σ = L Lᵀ, shape (d, d)."""
         return jnp.matmul(self.L, self.L.T, precision=linalg.HIGHEST)
+
+    def kind(self, order):
+        """All of one dimension, whatever their rank."""
+        return type(self), self.L.shape[0]
+
+    def aligned(self, others):
+        """Columns of zeros up to the highest rank."""
+        return dataclasses.replace(self, L=linalg.padded(self.L, max(m.L.shape[1] for m in others)))
 
     def bound(self):
         """|w_i| <= Σ_j |L_ij| max|ξ|, shape (d,)."""

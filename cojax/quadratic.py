@@ -7,12 +7,24 @@
 
 One vector y gives the drift, the optimal action and the optimal next mean: no factorisation,
 solve or eigendecomposition is left in a step.
+
+Other classes of problems are the same with other matrices, each given to :func:`build`: a
+look-ahead P̂ for P in the expectation, effective costs Q̂ and R̂ for Q and R, and another price of
+noise κ for tr(P Σ). With energy E = P - Q̂,
+
+    M = (P̂⁻¹ + γ p² g R̂⁻¹ gᵀ)/γ     |u|² = sᵀE s     a* = -p R̂⁻¹ gᵀ y     z* = P̂⁻¹ y/γ
+    V*(s) = min_a sᵀQ̂ s + aᵀR̂ a + γ zᵀP̂ z + b      A* = |δ|²_R̂ + γ p² |g δ|²_P̂     b = γ/(1-γ) κ
+
+A game against a disturbance h d at cost dᵀΓ d has P̂⁻¹ = P⁻¹ - γ h Γ⁻¹ hᵀ; entropic risk θ has
+P̂⁻¹ = P⁻¹ - 2θ Σ and κ = -log det(I - 2θ Σ P)/2θ; noise on the actions raises R̂, on states Q̂.
 """
 
 from __future__ import annotations
 
 import abc
 import dataclasses
+import inspect
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import jax
@@ -21,6 +33,7 @@ import numpy as np
 from flax import struct
 
 from cojax import errors, inputs, linalg, precision
+from cojax.initial import InitialLaw
 from cojax.linalg import matvec, quadratic_form
 from cojax.noise import GAUSSIAN, Noise, covariance, gaussian
 from cojax.system import Optimum, System
@@ -30,12 +43,12 @@ PARAMETERIZATIONS = ("metric", "sqrt")
 
 
 class Geometry(abc.ABC):
-    """What a family adds to the construction: input map and rotation field.
+    """A family: input map, rotation field, initial law, and what is usual for it.
 
-    Implementations are pytrees: knobs are leaves (swept), dimensions static.
+    Implementations are pytrees: knobs are leaves (swept), dimensions static, all with defaults.
     :func:`cojax.rebuild` changes knobs. Methods are of one state s (d,), action a (m,), vectors x
-    and v (d,), and the control strength p, (); ``build`` makes the system of a family, and
-    ``initial_law(dtype)`` is the law of s_0.
+    and v (d,), and the control strength p, (). Only what is abstract must be given: the rest says
+    how systems are built, generated, drawn and named where a family has its own way.
     """
 
     family: ClassVar[str]
@@ -43,6 +56,13 @@ class Geometry(abc.ABC):
     gains: ClassVar[tuple[str, ...]] = ()  # the leaves that scale the rotations
     horizon: ClassVar[int] = 512  # steps of an episode, unless stated
     action_limit: ClassVar[float | None] = 2.0  # the box of the actions, unless stated
+    positive: ClassVar[tuple[str, ...]] = ()  # the knobs that are > 0
+    target: ClassVar[str | None] = None  # argument of build that chooses Q and R: see tune
+    target_check: ClassVar[str] = "target"  # what a certificate calls the check that they meet it
+    ranges: ClassVar[Mapping[str, Any]] = {  # what a generator draws, unless stated
+        "p": {"uniform": [0.5, 1.0]},
+        "Q": {"uniform": [0.4, 0.7]},
+    }
     constant_input: ClassVar[bool]  # g does not depend on s
     one_row_each: ClassVar[bool]  # each action drives one row of its own: g R⁻¹ gᵀ is diagonal
 
@@ -76,13 +96,87 @@ class Geometry(abc.ABC):
     def noise_order(self) -> tuple[int, ...]:
         """All rows, those that carry noise first: see :class:`cojax.noise.DiagonalGaussian`."""
 
+    @abc.abstractmethod
+    def initial_law(self, dtype: Any = None) -> InitialLaw:
+        """The law of s_0, its leaves in a ``dtype``."""
+
+    @classmethod
+    def defaults(cls, **sizes: int) -> dict[str, Any]:
+        """P, R, gamma, Sigma, ``share`` and knobs where :meth:`build` is not told, at dimensions
+        ``sizes``; where this is silent: I, I, 0.99, 0, 0.5 and the defaults of the fields.
+        """
+        return {}
+
+    @classmethod
+    def build(cls, *args: Any, **options: Any) -> QuadraticGaussian:
+        """Build a system of the family; what is not given is as the authors have it, or as
+        :meth:`defaults` says, and Q is ``share`` P.
+
+        Args:
+            args: the dimensions and the control strength p, in this order.
+            options: those by name, knobs, and P, Q, R, gamma, Sigma, parameterization and dtype:
+                see :func:`cojax.quadratic.build`.
+
+        Raises ValueError, one line, for anything unusable.
+        """
+        names = (*cls.dimensions, "p")
+        if len(args) > len(names):
+            expected = f"at most {', '.join(names)} without a name, got {len(args)} values"
+            raise errors.InputError(f"{cls.family}.build: expected {expected}")
+        given = dict(zip(names, args, strict=False)) | options
+        for name in given:
+            errors.one_of(f"{cls.family}.build", name, cls.arguments())
+        given = {name: value for name, value in given.items() if value is not None}
+        fields = {f.name: f.default for f in dataclasses.fields(cls)}  # pyright: ignore
+        sizes = {n: inputs.whole(n, given.pop(n, fields[n]), 1) for n in cls.dimensions}
+        usual = {"P": 1.0, "Q": None, "R": 1.0, "gamma": 0.99, "p": 1.0, "Sigma": 0.0, "share": 0.5}
+        rest = usual | cls.defaults(**sizes) | given
+        knobs = {n: inputs.number(n, rest.pop(n, x)) for n, x in fields.items() if n not in sizes}
+        return build_family(cls(**sizes, **knobs), **rest)
+
+    @classmethod
+    def arguments(cls) -> tuple[str, ...]:
+        """Names of what ``build`` takes."""
+        own = inspect.signature(cls.build).parameters
+        if "options" not in own:
+            return tuple(own)
+        fields = [f.name for f in dataclasses.fields(cls)]  # pyright: ignore
+        return (*fields, *_BASE, "Sigma", "parameterization", "dtype")
+
+    @classmethod
+    def aimed_at(cls, options: Mapping[str, Any]) -> float | None:
+        """The ``target`` of a build with ``options``; None where there is none."""
+        return None
+
+    def tune(
+        self, P: np.ndarray, R: np.ndarray, *, gamma: float, p: float, target: float
+    ) -> tuple[np.ndarray, float]:
+        """R, and β of Q = βP, that meet the ``target`` of a family that has one, at P, R, gamma
+        and p as they are given; raises ValueError where nothing does.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def draw_P(cls, d: int, rng: np.random.Generator) -> np.ndarray | None:
+        """A random P, (d, d), of the family's own, from ``rng``; None where there is none."""
+        return None
+
+    def picture(self) -> tuple[str, dict[str, Any]]:
+        """Which picture of :mod:`cojax.report.drawing` shows a state, and its arguments."""
+        return "bars", {"dim": self.state_dim}
+
+    @classmethod
+    def setting(cls, id: str) -> str:
+        """A word for the setting of a fixture called ``id``, beside its size and p; or ""."""
+        return ""
+
 
 @inputs.guarded
 @struct.dataclass
 class QuadraticGaussian(System):
     """A QG system. Build it with :func:`build` or a family's ``build``; change it by
     :func:`rebuild`, since most leaves are derived from others: replacing one, by whatever
-    function, raises InputError, ``inverse_root`` excepted, from which nothing is derived. The
+    function, raises InputError, ``inverse_sqrt`` excepted, from which nothing is derived. The
     constructor and edits of the pytree (``jax.tree_util``) take leaves as they are; those that
     contradict each other are refused by ``env_params`` and ``evaluate`` (:func:`contradiction`).
 
@@ -98,11 +192,12 @@ class QuadraticGaussian(System):
         p: (), control strength.
         noise: the law of w.
         offset: (), b; derived in float64 when built, as all that follow.
-        P_minus_Q: P - Q.
-        root: (P - Q)^{1/2}.
-        A: P⁻¹/γ, the constant part of M.
-        R_inverse: R⁻¹.
-        inverse_root: how M^{-1/2} u is computed.
+        P_minus_Q: the energy P - Q̂.
+        sqrt_P_minus_Q: (P - Q̂)^{1/2}.
+        M0: P̂⁻¹/γ, the constant part of M.
+        R_inverse: R̂⁻¹.
+        inverse_sqrt: how M^{-1/2} u is computed.
+        P_hat, Q_hat, R_hat: P̂, Q̂ and R̂ where they are not P, Q and R; else None.
         parameterization: "metric" (MN) or "sqrt" (SR).
     """
 
@@ -115,22 +210,40 @@ class QuadraticGaussian(System):
     noise: Noise
     offset: jax.Array
     P_minus_Q: jax.Array
-    root: jax.Array
-    A: jax.Array
+    sqrt_P_minus_Q: jax.Array
+    M0: jax.Array
     R_inverse: jax.Array
-    inverse_root: linalg.InverseRoot
+    inverse_sqrt: linalg.InverseSqrt
+    P_hat: jax.Array | None = None
+    Q_hat: jax.Array | None = None
+    R_hat: jax.Array | None = None
     parameterization: Parameterization = struct.field(pytree_node=False, default="metric")
     origin: dataclasses.InitVar[Any] = dataclasses.field(default=None, kw_only=True)
 
     def __post_init__(self, origin: Any) -> None:
         """Refuse replacement of leaves that others are derived from; raises ValueError."""
         names = [] if origin is None else inputs.replaced(self, origin)
-        if set(names) - {"inverse_root"}:
-            name = next(n for n in names if n != "inverse_root")
+        if set(names) - {"inverse_sqrt"}:
+            name = next(n for n in names if n != "inverse_sqrt")
             raise errors.InputError(
                 f"{name}: leaves of a system depend on each other; "
                 "use cojax.rebuild(system, p=...) and the like, which derives them again"
             )
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether P̂ = P, Q̂ = Q and R̂ = R, as in the paper."""
+        return all(getattr(self, name) is None for name in _HATS)
+
+    @property
+    def lookahead(self) -> jax.Array:
+        """P̂."""
+        return self.P if self.P_hat is None else self.P_hat
+
+    @property
+    def effort(self) -> jax.Array:
+        """R̂."""
+        return self.R if self.R_hat is None else self.R_hat
 
     @property
     def state_dim(self) -> int:
@@ -156,9 +269,9 @@ class QuadraticGaussian(System):
             effort = matvec(self.R_inverse, geometry.actuate_transpose(s, v))
             return p * p * geometry.actuate(s, effort)
 
-        y = self.inverse_root(D, self.direction(s))
+        y = self.inverse_sqrt(D, self.direction(s))
         action = -p * matvec(self.R_inverse, geometry.actuate_transpose(s, y))
-        next_mean = matvec(self.A, y)
+        next_mean = matvec(self.M0, y)
         return Optimum(next_mean - self.actuate(s, action), action, next_mean)
 
     def direction(self, s: jax.Array) -> jax.Array:
@@ -167,7 +280,7 @@ class QuadraticGaussian(System):
         MN: S(s)(P-Q)^{1/2}s. SR: the field d(s) = S(s) s, scaled; it vanishes at the origin only.
         """
         if self.parameterization == "metric":
-            return self.geometry.rotate(s, matvec(self.root, s), self.p)
+            return self.geometry.rotate(s, matvec(self.sqrt_P_minus_Q, s), self.p)
         energy, norm2 = quadratic_form(self.P_minus_Q, s), linalg.dot(s, s)
         ratio = energy / jnp.where(norm2 > 0.0, norm2, 1.0)
         scale = jnp.where(ratio > 0.0, jnp.sqrt(jnp.where(ratio > 0.0, ratio, 1.0)), 0.0)
@@ -186,18 +299,22 @@ class QuadraticGaussian(System):
         return quadratic_form(self.P, s) + self.offset
 
     def expected_value(self, s, z):
-        """E V*(z + w) = zᵀP z + tr(P Σ) + b, where tr(P Σ) = b (1-γ)/γ."""
-        return quadratic_form(self.P, z) + self.offset / self.gamma
+        """zᵀP̂ z + κ + b, where κ = b (1-γ)/γ: E V*(z + w), or what a class has in its place."""
+        return quadratic_form(self.lookahead, z) + self.offset / self.gamma
 
     def excess_cost(self, s, delta):
-        """A* = |δ|²_R + γ p² |g δ|²_P = δᵀB(s) δ."""
-        pushed = self.actuate(s, delta)
-        return quadratic_form(self.R, delta) + self.gamma * quadratic_form(self.P, pushed)
+        """A* = |δ|²_R̂ + γ p² |g δ|²_P̂ = δᵀB(s) δ."""
+        ahead = self.gamma * quadratic_form(self.lookahead, self.actuate(s, delta))
+        return quadratic_form(self.effort, delta) + ahead
 
     def state_bound(self, radius):
         """|s_i| <= radius sqrt((P⁻¹)_ii) wherever |s|_P <= radius."""
-        diagonal = self.A if self.A.ndim == 1 else jnp.diagonal(self.A)
-        return radius * jnp.sqrt(self.gamma * diagonal)
+        if self.P_hat is not None:
+            P = self.P if self.P.ndim > 1 else jnp.diag(self.P)
+            inverse = linalg.solve_spd(P, jnp.eye(self.state_dim, dtype=P.dtype))
+        else:
+            inverse = self.gamma * self.M0
+        return radius * jnp.sqrt(inverse if inverse.ndim == 1 else jnp.diagonal(inverse))
 
     def reach(self, radius, start, limit):
         """|f_i| <= |s|_P sqrt(M_ii), M ⪯ A + p² |R⁻¹| g gᵀ, since f = M^{1/2} u and |u| <= |s|_P.
@@ -211,7 +328,7 @@ class QuadraticGaussian(System):
         columns = jnp.eye(self.action_dim, dtype=self.gamma.dtype)
         g = jnp.abs(jax.vmap(lambda a: self.actuate(jnp.zeros_like(start), a))(columns))  # (m, d)
         norm = jnp.linalg.norm(self.R_inverse) if self.R_inverse.ndim > 1 else self.R_inverse.max()
-        diagonal = self.A if self.A.ndim == 1 else jnp.diagonal(self.A)
+        diagonal = self.M0 if self.M0.ndim == 1 else jnp.diagonal(self.M0)
         drift = farthest * jnp.sqrt(diagonal + norm * jnp.sum(g**2, axis=0))
         pushed = jnp.sum(limit[:, None] * g, axis=0)
         return jnp.maximum(drift + pushed + self.noise.bound(), start)
@@ -230,6 +347,7 @@ def build_family(
 
 
 _BASE = ("P", "Q", "R", "gamma", "p")
+_HATS = ("P_hat", "Q_hat", "R_hat")
 
 
 def build(
@@ -241,6 +359,10 @@ def build(
     gamma: float,
     p: float,
     Sigma: Any,
+    P_hat: Any = None,
+    Q_hat: Any = None,
+    R_hat: Any = None,
+    noise_cost: float | None = None,
     parameterization: Parameterization = "metric",
     dtype: Any = None,
 ) -> QuadraticGaussian:
@@ -254,6 +376,10 @@ def build(
         gamma: discount, in (0, 1).
         p: control strength, in (0, 1].
         Sigma: noise covariance, positive semidefinite, singular and correlated included.
+        P_hat: look-ahead P̂ ≻ 0; P unless given, which is the paper's system, as the next three.
+        Q_hat: effective cost of states, 0 ⪯ Q̂ ⪯ P; Q unless given.
+        R_hat: effective cost of actions R̂ ≻ 0; R unless given.
+        noise_cost: κ in b = γ/(1-γ) κ; tr(P Σ) unless given.
         parameterization: "metric" (MN) or "sqrt" (SR).
         dtype: of the leaves; by default the float dtype JAX computes in.
 
@@ -263,22 +389,33 @@ def build(
     gamma = inputs.number("gamma", gamma, 0.0, 1.0, low_open=True, high_open=True)
     p = inputs.number("p", p, 0.0, 1.0, low_open=True)
     errors.one_of("parameterization", parameterization, PARAMETERIZATIONS)
-    P, R = inputs.positive_definite("P", P, d), inputs.positive_definite("R", R, m)
-    Q, Sigma = (
-        inputs.positive_semidefinite("Q", Q, d),
-        inputs.positive_semidefinite("Sigma", Sigma, d),
+    definite, semidefinite = inputs.positive_definite, inputs.positive_semidefinite
+    P, R = definite("P", P, d), definite("R", R, m)
+    Q, Sigma = semidefinite("Q", Q, d), semidefinite("Sigma", Sigma, d)
+    hats = {
+        "P_hat": None if P_hat is None else definite("P_hat", P_hat, d),
+        "Q_hat": None if Q_hat is None else semidefinite("Q_hat", Q_hat, d),
+        "R_hat": None if R_hat is None else definite("R_hat", R_hat, m),
+    }
+    ahead, charged, effort = (
+        x if hat is None else hat for x, hat in zip((P, Q, R), hats.values(), strict=True)
     )
-    P_minus_Q = _subtract(P, Q)
+    P_minus_Q = _subtract(P, charged)
     low = linalg.extreme_eigenvalues(P_minus_Q)[0]
     if low < -inputs.DEFINITENESS_TOLERANCE * linalg.extreme_eigenvalues(P)[1]:
-        raise errors.InputError(f"Q: expected Q ⪯ P, got P - Q with smallest eigenvalue {low:g}")
+        name = "Q" if Q_hat is None else "Q_hat"
+        message = f"expected {name} ⪯ P, got P - {name} with smallest eigenvalue {low:g}"
+        raise errors.InputError(f"{name}: {message}")
     dtype = precision.usable_float(dtype)
-    R_inverse, A = linalg.inverse_spd(R), linalg.inverse_spd(P) / gamma
+    R_inverse, M0 = linalg.inverse_spd(effort), linalg.inverse_spd(ahead) / gamma
 
     D_if_constant = constant_D(geometry, p, R_inverse) if geometry.constant_input else None
-    lo, hi = linalg.extreme_eigenvalues(A)
+    lo, hi = linalg.extreme_eigenvalues(M0)
     hi += p**2 * geometry.input_norm() ** 2 * linalg.extreme_eigenvalues(R_inverse)[1]
-    offset = gamma / (1.0 - gamma) * np.sum(linalg.to_full(P) * linalg.to_full(Sigma))
+    priced = np.sum(linalg.to_full(P) * linalg.to_full(Sigma))
+    if noise_cost is not None:
+        priced = inputs.number("noise_cost", noise_cost, 0.0)
+    offset = gamma / (1.0 - gamma) * priced
 
     def cast(x):
         return linalg.to_device(x, dtype)
@@ -293,10 +430,11 @@ def build(
         noise=gaussian(Sigma, geometry.noise_order(), dtype),
         offset=cast(offset),
         P_minus_Q=cast(P_minus_Q),
-        root=cast(linalg.sqrt_psd(P_minus_Q)),
-        A=cast(A),
+        sqrt_P_minus_Q=cast(linalg.sqrt_psd(P_minus_Q)),
+        M0=cast(M0),
         R_inverse=cast(R_inverse),
-        inverse_root=linalg.inverse_root(A, lo, hi, dtype, D_if_constant),
+        inverse_sqrt=linalg.inverse_sqrt(M0, lo, hi, dtype, D_if_constant),
+        **{name: None if hat is None else cast(hat) for name, hat in hats.items()},
         parameterization=parameterization,
     )
 
@@ -307,14 +445,15 @@ def rebuild(system: QuadraticGaussian, **changes: Any) -> QuadraticGaussian:
 
     ``changes`` are given by name. What is not named stays as it is: in the homotopy
     over p, P, Q and R are held (paper, §VI). The leaves are taken at the precision they have:
-    rebuild a float64 system where the last digits matter. Raises ValueError for an unknown name or
-    an unusable value.
+    rebuild a float64 system where the last digits matter. Raises ValueError for an unknown name, an
+    unusable value, and for what P̂, Q̂, R̂ and κ of a class of its own depend on.
     """
     if jnp.ndim(system.gamma):
         raise errors.InputError(
             "system: expected one system, got a stacked batch; rebuild, then stack"
         )
-    leaf = {name: np.asarray(getattr(system, name), np.float64) for name in _BASE}
+    hats = [name for name in _HATS if getattr(system, name) is not None]
+    leaf = {name: np.asarray(getattr(system, name), np.float64) for name in (*_BASE, *hats)}
     with precision.x64():
         noise = jax.tree.map(lambda x: jnp.asarray(np.asarray(x), jnp.float64), system.noise)
         leaf["Sigma"] = np.asarray(noise.covariance())
@@ -327,6 +466,10 @@ def rebuild(system: QuadraticGaussian, **changes: Any) -> QuadraticGaussian:
     }
     for name in changes:
         errors.one_of("rebuild", name, [*leaf, *settings, *knobs])
+        if hats and name not in ("p", *settings, *geometry.gains):
+            raise errors.InputError(f"{name}: {hats[0]} depends on it; build the system again")
+    if hats:
+        leaf["noise_cost"] = float(system.offset) * (1.0 - leaf["gamma"]) / leaf["gamma"]
     new_knobs = {k: inputs.number(k, v) for k, v in changes.items() if k in knobs}
     if new_knobs:
         geometry = geometry.replace(**new_knobs)  # pyright: ignore[reportAttributeAccessIssue]
@@ -351,22 +494,26 @@ def contradiction(system: QuadraticGaussian) -> str | None:
         x = np.asarray(getattr(system, name), np.float64)
         return x if x.ndim > batch + 1 else x[..., None] * np.eye(x.shape[-1])
 
-    P, Q, R, A, R_inverse, root, difference = (
-        full(name) for name in ("P", "Q", "R", "A", "R_inverse", "root", "P_minus_Q")
+    P, M0, R_inverse = map(full, ("P", "M0", "R_inverse"))
+    root, difference = map(full, ("sqrt_P_minus_Q", "P_minus_Q"))
+    ahead, Q, R = (
+        full(name if getattr(system, hat) is None else hat)
+        for name, hat in zip(("P", "Q", "R"), _HATS, strict=True)
     )
     gamma, offset = (np.asarray(x, np.float64) for x in (system.gamma, system.offset))
     rounding = 32.0 * float(np.finfo(system.gamma.dtype).eps)
-    size = {name: np.abs(x).max((-2, -1)) for name, x in (("P", P), ("R", R), ("A", A))}
+    size = {name: np.abs(x).max((-2, -1)) for name, x in (("P", P), ("R", R), ("M0", M0))}
+    size["ahead"] = np.abs(ahead).max((-2, -1))
     inverse = size["R"] * np.abs(R_inverse).max((-2, -1))
     d, m = P.shape[-1], R.shape[-1]
     found: list[tuple[str, Any, Any]] = [
         ("P_minus_Q", difference - (P - Q), size["P"]),
-        ("root", root @ root - difference, d * size["P"]),
+        ("sqrt_P_minus_Q", root @ root - difference, d * size["P"]),
         ("R_inverse", R @ R_inverse - np.eye(m), m * inverse),
-        ("A", gamma[..., None, None] * P @ A - np.eye(d), d * size["P"] * size["A"]),
+        ("M0", gamma[..., None, None] * ahead @ M0 - np.eye(d), d * size["ahead"] * size["M0"]),
     ]
     Sigma = covariance(system.noise)
-    if Sigma is not None:
+    if Sigma is not None and system.P_hat is None:
         weighted = gamma / (1.0 - gamma) * np.sum(P * Sigma, (-2, -1))
         scale = gamma / (1.0 - gamma) ** 2 * np.sum(np.abs(P * Sigma), (-2, -1))
         found.append(("offset", (offset - weighted)[..., None, None], scale))

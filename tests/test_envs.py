@@ -233,6 +233,29 @@ def test_stack_levels_noise_and_unstack():
         cojax.stack([])
 
 
+def test_shape_says_what_stacks():
+    """Series of any length, diagonal and full matrices, and ranks of noise stack; else none."""
+    full = np.eye(4) + 0.1
+    every = [
+        arm(),
+        arm(R=0.5, P=full),
+        arm(P=np.diag([1e6, 1.0, 1.0, 1.0])),
+        arm(action_limit=None),
+    ]
+    every += [arm(parameterization="sqrt"), arm(Sigma=1e-6), arm(Sigma=full)]
+    every += [cojax.make("NVDEx-v0", preset=p)[1] for p in ("easy", "insane")]
+    every += [arm(initial_state=Fixed(jnp.zeros(4))), arm(terminal_value="optimal")]
+    shapes = [cojax.envs.batching.shape(params) for params in every]
+    assert len({x.system.inverse_sqrt.length for x in every[:3]}) == 3
+    assert [shapes.index(x) for x in shapes] == [0, 0, 2, 3, 4, 0, 6, 7, 7, 9, 10]
+    for i, j in ((0, 1), (1, 5), (7, 8), (0, 2), (1, 6), (0, 3), (5, 9)):
+        if shapes[i] == shapes[j]:
+            assert cojax.envs.num_instances(cojax.stack([every[i], every[j]])) == 2
+        else:
+            with pytest.raises(ValueError, match="stack: number 1 is built of other parts"):
+                cojax.stack([every[i], every[j]])
+
+
 def test_transition_gradients_are_opt_in():
     params = arm()
     _, state = ENV.reset(jax.random.key(0), params)
@@ -381,7 +404,7 @@ def test_a_stacked_batch_follows_too():
     P = [np.asarray(x, np.float64) for x in batch.system.P]
     singles = [jax.tree.map(lambda x, i=i: x[i], batch.system) for i in range(2)]
     larger = [cojax.rebuild(s, P=1e4 * p, Q=3e2 * p) for s, p in zip(singles, P, strict=True)]
-    systems = cojax.envs.batching.level(larger)
+    systems = cojax.envs.batching.align_shapes(larger)
     after = batch.replace(system=jax.tree.map(lambda *x: jnp.stack(x), *systems))
     np.testing.assert_allclose(after.divergence_radius, 1e2 * batch.divergence_radius, 1e-4)
     with pytest.raises(ValueError, match="as many as the batch has"):
@@ -421,7 +444,17 @@ def test_leaves_that_contradict_each_other_are_refused_where_they_are_used():
     """The constructor and edits of a pytree see no names; who measures looks at the numbers."""
     params = arm()
     system = params.system
-    for name in ("P", "Q", "R", "gamma", "offset", "A", "root", "R_inverse", "P_minus_Q"):
+    for name in (
+        "P",
+        "Q",
+        "R",
+        "gamma",
+        "offset",
+        "M0",
+        "sqrt_P_minus_Q",
+        "R_inverse",
+        "P_minus_Q",
+    ):
         made = inputs.swapped(system, **{name: 0.9 * getattr(system, name)})
         edited = jax.tree_util.tree_map_with_path(
             lambda path, x, name=name: 0.9 * x if path[0].name == name else x, system

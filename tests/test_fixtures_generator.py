@@ -16,9 +16,9 @@ from cojax import cli
 from cojax.errors import InputError
 from cojax.fixtures import (
     dataset,
-    distributions,
     generator,
     load_fixture,
+    ranges,
     stack_fixtures,
     validate,
 )
@@ -45,20 +45,20 @@ def five():
 def test_draws_stay_in_their_range(seed, low, width):
     rng = np.random.default_rng(seed)
     for spec in ({"uniform": [low, low + width]}, {"log_uniform": [low, low + width]}):
-        assert low * (1 - 1e-12) <= distributions.sample(spec, rng) <= (low + width) * (1 + 1e-12)
-    assert distributions.sample({"integer": [2, 4]}, rng) in (2, 3, 4)
-    assert distributions.sample({"choice": ["a", 3]}, rng) in ("a", 3)
-    assert distributions.sample(0.5, rng) == 0.5
+        assert low * (1 - 1e-12) <= ranges.sample(spec, rng) <= (low + width) * (1 + 1e-12)
+    assert ranges.sample({"integer": [2, 4]}, rng) in (2, 3, 4)
+    assert ranges.sample({"choice": ["a", 3]}, rng) in ("a", 3)
+    assert ranges.sample(0.5, rng) == 0.5
 
 
 def test_every_whole_number_of_a_range_is_drawn():
     rng = np.random.default_rng(0)
-    assert {distributions.sample({"integer": [2, 4]}, rng) for _ in range(100)} == {2, 3, 4}
+    assert {ranges.sample({"integer": [2, 4]}, rng) for _ in range(100)} == {2, 3, 4}
 
 
 @given(st.integers(1, 6), st.floats(1.0, 1e4), st.floats(0.01, 10.0), st.integers(0, 2**31))
 def test_spd_has_the_condition_number_asked_for(d, condition, scale, seed):
-    A = distributions.spd(d, condition, scale, np.random.default_rng(seed))
+    A = ranges.spd(d, condition, scale, np.random.default_rng(seed))
     w = np.linalg.eigvalsh(A)
     assert np.array_equal(A, A.T)
     assert np.prod(w) ** (1.0 / d) == pytest.approx(scale, rel=1e-6)
@@ -69,8 +69,8 @@ def test_spd_has_the_condition_number_asked_for(d, condition, scale, seed):
 def test_covariance_has_the_deviations_and_correlations_asked_for():
     std = np.array([0.0, 0.1, 0.2, 0.3])
     rng = np.random.default_rng(0)
-    assert np.array_equal(distributions.covariance(std, 0.0, rng), std**2)
-    Sigma = distributions.covariance(std, 0.7, rng)
+    assert np.array_equal(ranges.covariance(std, 0.0, rng), std**2)
+    Sigma = ranges.covariance(std, 0.7, rng)
     assert np.allclose(np.sqrt(np.diagonal(Sigma)), std)
     assert np.allclose(np.abs(Sigma[1, 2:]), 0.7 * std[1] * std[2:])
     assert np.linalg.eigvalsh(Sigma)[0] >= -1e-15
@@ -88,7 +88,7 @@ def test_covariance_has_the_deviations_and_correlations_asked_for():
     ],
 )
 def test_ranges_of_the_command_line(text, spec):
-    name, parsed = distributions.parse(text)
+    name, parsed = ranges.parse(text)
     assert text.startswith(f"{name}=")
     assert parsed == spec
 

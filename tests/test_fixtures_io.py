@@ -36,9 +36,10 @@ from cojax.fixtures import (
     shipped,
     shipped_set,
     store,
-    text,
 )
 from cojax.fixtures.fixture import from_content
+from cojax.io import json_text
+from cojax.io import yaml as text
 
 ARM = "arm-n2-p0.80-s7"
 numbers = st.floats(allow_nan=False, allow_infinity=False)
@@ -724,6 +725,6 @@ def test_unusable_json_is_one_line(content, words, tmp_path):
     file = tmp_path / "x.json"
     file.mkdir() if content is None else file.write_bytes(content)
     with pytest.raises(InputError, match=re.escape(words)) as caught:
-        text.load_json(file, dict)
+        json_text.load(file, dict)
     assert str(caught.value).startswith(f"{file}: ")
     assert "\n" not in str(caught.value)

@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.metadata
 import importlib.util
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +17,24 @@ from cojax import families, plugins, quadratic
 from cojax.agents import off_policy, on_policy, ppo, td3
 from cojax.errors import InputError
 from cojax.evaluation import lqr_gain
-from cojax.initial import Uniform
+from cojax.experiments import run_experiment
+from cojax.experiments.config import Experiment
+from cojax.initial import InitialLaw
 from cojax.linalg import rotate
+
+
+@struct.dataclass
+class Sector(InitialLaw):
+    """s_0 = size · centre · (1 + U), a law that no other family has; dt is not of the file."""
+
+    size: jax.Array
+    centre: jax.Array
+    dt: float = struct.field(pytree_node=False)
+
+    limits: ClassVar = {"size": (0.0, 10.0)}
+
+    def sample(self, key):
+        return self.size * self.centre * (1.0 + jax.random.uniform(key, ()))
 
 
 @struct.dataclass
@@ -30,6 +47,8 @@ class Spinner(quadratic.Geometry):
     family = "Spinner"
     dimensions = ()
     gains = ("gain",)
+    positive = ("dt",)
+    ranges: ClassVar = {"p": {"uniform": [0.6, 1.0]}, "gain": {"uniform": [0.0, 0.4]}}
     horizon = 20
     constant_input = True
     one_row_each = True
@@ -58,15 +77,14 @@ class Spinner(quadratic.Geometry):
         return (1, 0)
 
     def initial_law(self, dtype=None):
-        return Uniform(jnp.full(2, -1.0, dtype), jnp.full(2, 1.0, dtype))
+        return Sector(jnp.asarray(1.0, dtype), jnp.full(2, 0.5, dtype), self.dt)
 
     @classmethod
-    def build(cls, p=1.0, *, P=(1.0, 0.5), Q=None, R=0.05, gamma=0.95, Sigma=1e-4, gain=0.3,
-              dt=0.3, parameterization="metric", dtype=None):  # fmt: skip
-        return quadratic.build_family(
-            cls(gain=gain, dt=dt), P=P, Q=Q, share=0.5, R=R, gamma=gamma, p=p, Sigma=Sigma,
-            parameterization=parameterization, dtype=dtype,
-        )  # fmt: skip
+    def defaults(cls, **sizes):
+        return {"P": (1.0, 0.5), "R": 0.05, "gamma": 0.95, "Sigma": 1e-4}
+
+    def picture(self):
+        return "phase plane", {}
 
 
 @pytest.fixture
@@ -85,6 +103,74 @@ def test_a_family_of_ones_own_goes_all_the_way(spinner):
     assert (oracle, zero > 0.01) == (0.0, True)
     assert "Spinner-v0" in cojax.registered()
     assert env.reset(cojax.streams.root_key(0), params)[0].shape == (2,)
+
+
+def test_a_family_of_ones_own_is_generated_stored_trained_and_reported(spinner, tmp_path):
+    made = cojax.fixtures.generate("Spinner", 3, seed=1, ranges={"R": {"uniform": [0.02, 0.1]}})
+    assert len({(f.p, f.knobs["gain"], float(f.R[0])) for f in made}) == 3
+    assert all(0.6 <= f.p <= 1.0 and f.knobs["gain"] <= 0.4 for f in made)
+    names = []
+    for fixture in made:
+        names.append(str(tmp_path / f"{fixture.id}.yaml"))
+        cojax.fixtures.save_fixture(fixture, names[-1])
+        again = cojax.fixtures.load_fixture(names[-1])
+        assert again.sha256 == fixture.sha256
+        assert cojax.validate(again).passed
+        law = again.params.initial_state
+        assert (type(law), law.dt, law.size.dtype) == (Sector, 0.3, "float32")
+    outcome = run_experiment(
+        Experiment.model_validate(
+            {
+                "schema": "cojax.experiment/1", "name": "own", "fixtures": names[:2],
+                "algorithms": [{"name": "ppo", "hyperparameters": {
+                    "num_envs": 4, "num_steps": 8, "num_minibatches": 2, "hidden": [8]}}],
+                "num_seeds": 1, "total_timesteps": 64, "curve": {"num_trials": 2, "points": 2},
+                "evaluation": {"policies": ["oracle", "zero"], "num_trials": 4},
+            }
+        ),
+        tmp_path / "out",
+    )  # fmt: skip
+    assert len(outcome.rows) == 2 * 3
+    assert "Spinner" in (tmp_path / "out" / "report.html").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"initial_state": {"law": "sector", "size": -1.0}}, "initial_state.size: .* in .0, 10"),
+        ({"initial_state": {"law": "sector", "centre": [1.0]}}, "initial_state.centre: .* shape"),
+        ({"initial_state": {"law": "sector", "sise": 1.0}}, "sise: unknown field; .* 'size'"),
+        ({"initial_state": {"law": "ring"}}, "initial_state.law: .*, sector, got 'ring'"),
+        ({"dt": -1.0}, r"knobs.dt: expected a number in \(0"),
+        ({"rho_target": 1.0}, "unknown 'rho_target'"),
+    ],
+)
+def test_what_a_file_states_wrongly_of_it_is_one_line(spinner, change, message):
+    fixture = cojax.fixtures.make_fixture("Spinner", id="spinner", certify=False)
+    assert fixture.initial_state.model_dump() == {
+        "law": "sector", "size": 1.0, "centre": [0.5, 0.5]
+    }  # fmt: skip
+    half = fixture.with_changes(initial_state={"law": "sector", "size": 0.5})
+    assert half.params.initial_state.size == 0.5
+    np.testing.assert_array_equal(half.params.initial_state.centre, [0.5, 0.5])
+    with pytest.raises(ValueError, match=message) as error:
+        fixture.with_changes(**change)
+    assert "\n" not in str(error.value)
+
+
+def test_arguments_of_the_one_build(spinner):
+    system = Spinner.build(0.7, gain=0.1)
+    assert (float(system.p), float(system.geometry.gain)) == pytest.approx((0.7, 0.1))
+    np.testing.assert_allclose(system.Q, [0.5, 0.25])
+    with pytest.raises(ValueError, match=r"Spinner\.build: unknown 'gian'; did you mean 'gain'"):
+        Spinner.build(gian=1.0)
+    with pytest.raises(ValueError, match="build: expected at most p without a name, got 2"):
+        Spinner.build(0.7, 0.2)
+    with pytest.raises(ValueError, match="family Bare: expected a default for every knob"):
+        families.register(
+            dataclasses.make_dataclass("Bare", ["size"], bases=(Spinner,),
+                                       namespace={"family": "Bare"}, kw_only=True, frozen=True)
+        )  # fmt: skip
 
 
 def test_controllers_of_every_kind_agree(spinner):

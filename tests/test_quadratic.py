@@ -103,6 +103,74 @@ def test_advantage_is_q_minus_v_and_never_negative(name):
     assert (found["advantage_at_optimum"] < 1e-25 * found["advantage"]).all()
 
 
+GAMMA, P2, Q2, R2 = 0.9, np.array([[2.0, 0.4], [0.4, 1.0]]), np.diag([0.7, 0.3]), np.eye(1)
+SIGMA2, RISK, GUST = np.array([[0.05, 0.01], [0.01, 0.08]]), 1.5, np.array([0.3, 0.2])
+SHAKE, STIR = np.array([0.2, 0.5]), np.array([[0.1, 0.0], [0.2, 0.1]])
+HIDDEN = np.eye(2) - 2.0 * RISK * SIGMA2 @ P2  # I - 2 θ Σ P
+CLASSES = {
+    "risk": {
+        "P_hat": np.linalg.inv(np.linalg.inv(P2) - 2.0 * RISK * SIGMA2),
+        "noise_cost": -np.linalg.slogdet(HIDDEN)[1] / (2.0 * RISK),
+    },
+    "game": {"P_hat": np.linalg.inv(np.linalg.inv(P2) - GAMMA * np.outer(GUST, GUST) / 0.8)},
+    "multiplicative noise": {
+        "R_hat": R2 + GAMMA * SHAKE @ P2 @ SHAKE,
+        "Q_hat": Q2 + GAMMA * STIR.T @ P2 @ STIR,
+    },
+}
+
+
+def expectation_in_numpy(name, value, s, a, z):
+    """What each class has for E V(z + w), from its own definition: quadrature, a maximum, a sum."""
+    if name == "risk":  # (1/θ) log E exp θV(z + w)
+        x, weight = np.polynomial.hermite_e.hermegauss(60)
+        nodes = np.stack(np.meshgrid(x, x), axis=-1) @ np.linalg.cholesky(SIGMA2).T
+        weights = np.outer(weight, weight) / weight.sum() ** 2
+        return np.log(np.sum(weights * np.exp(RISK * value(z + nodes)))) / RISK
+    noise = np.sum(P2 * SIGMA2)
+    if name == "game":  # max_d E V(z + h d + w) - Γ d²/γ
+        return noise - minimize(lambda d: 0.8 * d[0] ** 2 / GAMMA - value(z + GUST * d[0]), 0.1).fun
+    corners = [z + i * SHAKE * a + j * STIR @ s for i in (-1, 1) for j in (-1, 1)]
+    return noise + np.mean([value(corner) for corner in corners])
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_other_classes_are_the_same_kernel(name):
+    """Bellman's or Isaacs' equation, minimiser and A*, each from the definition of the class."""
+    with precision.x64():
+        system = quadratic.build(
+            ConverseArm(n=1), P=P2, Q=Q2, R=R2, gamma=GAMMA, p=0.8, Sigma=SIGMA2, **CLASSES[name]
+        )
+        assert quadratic.contradiction(system) is None
+        s, a, found = at_random(system)
+        moved = cojax.rebuild(cojax.rebuild(system, p=0.5), p=0.8)
+        for x, y in zip(jax.tree.leaves(system), jax.tree.leaves(moved), strict=True):
+            np.testing.assert_allclose(x, y, rtol=1e-13, atol=1e-15)
+        plain = quadratic.build(
+            ConverseArm(n=1), P=P2, Q=Q2, R=R2, gamma=GAMMA, p=0.8, Sigma=SIGMA2
+        )
+        np.testing.assert_allclose(system.state_bound(3.0), plain.state_bound(3.0), rtol=1e-12)
+    with pytest.raises(ValueError, match=r"Sigma: ._hat depends on it"):
+        cojax.rebuild(system, Sigma=1.0)
+    with pytest.raises(ValueError, match="system: expected P̂ = P"):
+        cojax.fixtures.from_system(system, id="other")
+    P, offset = np.asarray(system.P), float(system.offset)
+
+    def value(x):
+        return np.sum(x @ P * x, axis=-1) + offset
+
+    for i, state in enumerate(s):
+
+        def q(a, s=state, f=found["drift"][i]):
+            z = f + 0.8 * np.array([0.0, np.cos(s[0]) * a[0]])
+            return s @ Q2 @ s + a @ R2 @ a + GAMMA * expectation_in_numpy(name, value, s, a, z)
+
+        best = minimize(q, found["optimal_action"][i] + 0.3, tol=1e-12)
+        assert best.fun == pytest.approx(value(state), rel=1e-9)
+        np.testing.assert_allclose(best.x, found["optimal_action"][i], atol=1e-5)
+        assert q(a[i]) - value(state) == pytest.approx(found["advantage"][i], rel=1e-8)
+
+
 @pytest.mark.parametrize("name", ["arm-authors", "arm-general", "nvdex-sqrt"])
 def test_numerical_minimisation_finds_the_optimal_action(name):
     with precision.x64():
@@ -120,8 +188,8 @@ def test_numerical_minimisation_finds_the_optimal_action(name):
 
 def manufactured_error(system, relative_error):
     """The same system with a drift that is wrong by a relative error."""
-    root = system.root * (1.0 + relative_error)
-    return quadratic.QuadraticGaussian(**{**vars(system), "root": root})
+    root = system.sqrt_P_minus_Q * (1.0 + relative_error)
+    return quadratic.QuadraticGaussian(**{**vars(system), "sqrt_P_minus_Q": root})
 
 
 def test_a_wrong_drift_is_seen_by_the_residual():
@@ -222,7 +290,7 @@ def test_any_matrices_give_the_energy_identity(seed, form):
 
 def test_diagonal_structure_is_kept_and_equals_the_full_computation():
     diagonal = NVDEx.build(1, preset="hard")
-    assert diagonal.P.ndim == diagonal.inverse_root.matrix.ndim == 1
+    assert diagonal.P.ndim == diagonal.inverse_sqrt.matrix.ndim == 1
     with precision.x64():
         system = NVDEx.build(1, preset="hard")
         s, _, found = at_random(system)
@@ -246,8 +314,8 @@ def test_rebuild_recomputes_and_replacement_raises():
         for replace in (dataclasses.replace, type(system).replace, replace_of_python_3_13):
             with pytest.raises(ValueError, match=rf"{name}: .*rebuild"):
                 replace(system, **{name: 1.0})
-    root = system.inverse_root
-    assert dataclasses.replace(system, inverse_root=root) == system
+    root = system.inverse_sqrt
+    assert dataclasses.replace(system, inverse_sqrt=root) == system
     with pytest.raises(ValueError, match="unknown 'alpha'; did you mean 'alpha0'"):
         cojax.rebuild(system, alpha=1.0)
 
@@ -257,7 +325,7 @@ def test_homotopy_in_p_by_vmap():
     values = [0.3, 0.5, 0.8, 1.0]
     base = ConverseArm.build(2, 0.8)
     systems = [cojax.rebuild(base, p=p) for p in values]
-    batch = jax.tree.map(lambda *x: jnp.stack(x), *cojax.envs.batching.level(systems))
+    batch = jax.tree.map(lambda *x: jnp.stack(x), *cojax.envs.batching.align_shapes(systems))
     s = jnp.asarray(states(base, 1)[0], jnp.float32)
     got = jax.vmap(oracle.action, in_axes=(0, None))(batch, s)
     for row, p in zip(got, values, strict=True):

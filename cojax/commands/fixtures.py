@@ -167,10 +167,11 @@ def generate_command(
 ) -> None:
     """Generate validated fixtures of a family: ConverseArm, NVDEx, …"""
     from cojax.errors import InputError
-    from cojax.fixtures import dataset, distributions
+    from cojax.fixtures import dataset
+    from cojax.fixtures.ranges import parse
 
     ranges = {} if ranges_file is None else dataset.read_ranges(ranges_file)
-    ranges |= dict(distributions.parse(text) for text in range_options)
+    ranges |= dict(parse(text) for text in range_options)
     direct = {"parameterization": parameterization, "nonlinearity": nonlinearity}
     ranges |= {name: value for name, value in direct.items() if value is not None}
     try:

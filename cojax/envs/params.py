@@ -258,15 +258,11 @@ def _scope(system: System) -> contextlib.AbstractContextManager[None]:
 
 def _padded(system: System) -> System:
     """The same system with its Chebyshev series padded, so that few lengths are compiled for."""
-    root = getattr(system, "inverse_root", None)
-    if not isinstance(root, linalg.ChebyshevRoot):
+    if not isinstance(system, QuadraticGaussian):
         return system
-    series = np.asarray(root.coefficients)
-    missing = max(16, 1 << (series.shape[-1] - 1).bit_length()) - series.shape[-1]
-    root = root.replace(  # pyright: ignore
-        coefficients=np.pad(series, [(0, 0)] * (series.ndim - 1) + [(0, missing)])
-    )
-    return inputs.swapped(system, inverse_root=root)
+    root = system.inverse_sqrt
+    root = root.padded_to(max(16, 1 << (root.length - 1).bit_length()))
+    return inputs.swapped(system, inverse_sqrt=root)
 
 
 @jax.jit

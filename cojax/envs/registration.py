@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -53,14 +52,14 @@ def make(name: str, **options: Any) -> tuple[ConverseEnv, EnvParams]:
 
 def _make_family(family: str, options: dict[str, Any]) -> EnvParams:
     geometry_type = FAMILIES[family]
-    build_options = set(inspect.signature(geometry_type.build).parameters)
+    build_options = set(geometry_type.arguments())
     for option in options:
         errors.one_of(f"make({family + '-v0'!r})", option, [*build_options, *ENV_OPTIONS])
     system = geometry_type.build(**{k: v for k, v in options.items() if k in build_options})
     rest = {k: v for k, v in options.items() if k in ENV_OPTIONS}
     law = rest.pop("initial_state", None)
     if law is None:
-        law = system.geometry.initial_law(system.gamma.dtype)  # pyright: ignore
+        law = system.geometry.initial_law(system.gamma.dtype)
     rest.setdefault("max_steps_in_episode", geometry_type.horizon)
     rest.setdefault("action_limit", geometry_type.action_limit)
     return env_params(system, law, **rest)

@@ -6,11 +6,11 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from cojax import precision
-from cojax.envs import EnvParams, num_instances, stack, unstack
+from cojax.envs import EnvParams, num_instances, unstack
+from cojax.envs.batching import shape
 from cojax.errors import InputError
 
 
@@ -89,35 +89,7 @@ def scope(params: EnvParams) -> contextlib.AbstractContextManager[None]:
 
 def group_by_shape(systems: Sequence[EnvParams]) -> list[list[int]]:
     """Indices of systems that stack, in groups, in order of first appearance."""
-    groups: dict[Any, list[list[int]]] = {}
+    groups: dict[Any, list[int]] = {}
     for index, params in enumerate(systems):
-        candidates = groups.setdefault(_shape_key(params), [])
-        for group in candidates:
-            try:
-                with scope(params):
-                    stack([systems[group[0]], params])
-            except InputError:
-                continue
-            group.append(index)
-            break
-        else:
-            candidates.append([index])
-    return sorted((group for found in groups.values() for group in found), key=lambda g: g[0])
-
-
-def _shape_key(params: EnvParams) -> Any:
-    """What must be equal for two systems to stack; differences that stack levels are left out."""
-    system = params.system
-    law = params.initial_state
-    shapes = tuple(np.shape(leaf) for leaf in jax.tree.leaves(law))
-    return (
-        type(system),
-        system.state_dim,
-        system.action_dim,
-        str(system.gamma.dtype),
-        jax.tree.structure(getattr(system, "geometry", None)),
-        jax.tree.structure(law),
-        shapes,
-        params.clip_actions,
-        params.terminal_value,
-    )
+        groups.setdefault(shape(params), []).append(index)
+    return list(groups.values())

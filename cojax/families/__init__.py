@@ -6,6 +6,7 @@ entry point ``cojax.families`` of an installed package (:mod:`cojax.plugins`).
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from cojax import plugins
@@ -42,9 +43,8 @@ def problem(name: str, family: Any) -> str | None:
             return f"expected a class attribute {attribute}"
     if family.family != name:
         return f"expected family = {name!r}, got {family.family!r}"
-    for method in ("build", "initial_law"):
-        if not callable(getattr(family, method, None)):
-            return f"expected a method {method}"
+    if any(f.default is dataclasses.MISSING for f in dataclasses.fields(family)):  # pyright: ignore
+        return "expected a default for every knob and dimension"
     return None
 
 

@@ -9,6 +9,7 @@ The joint rotations act first; the couplings act from base to tip.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
@@ -44,6 +45,18 @@ class ConverseArm(quadratic.Geometry):
     dimensions: ClassVar[tuple[str, ...]] = ("n",)
     gains: ClassVar[tuple[str, ...]] = ("alpha0", "beta0", "g0")  # of the rotations
     horizon: ClassVar[int] = 512
+    ranges: ClassVar[Mapping[str, Any]] = {
+        "p": {"uniform": [0.4, 1.0]},
+        "alpha0": {"uniform": [0.0, 0.25]},
+        "beta0": {"uniform": [0.0, 0.2]},
+        "kappa1": {"uniform": [0.5, 2.0]},
+        "kappa2": {"uniform": [0.5, 2.0]},
+        "g0": {"uniform": [0.0, 1.0]},
+        "Q": {"uniform": [0.03, 0.1]},
+        "R": {"log_uniform": [5.0, 20.0]},
+        "P": {"condition": {"log_uniform": [2.0, 20.0]}},
+        "Sigma": {"std": {"log_uniform": [1e-4, 1e-2]}, "correlation": 0.0},
+    }
     constant_input: ClassVar[bool] = False
     one_row_each: ClassVar[bool] = True
 
@@ -134,6 +147,15 @@ class ConverseArm(quadratic.Geometry):
             parameterization=parameterization,
             dtype=dtype,
         )
+
+    @classmethod
+    def draw_P(cls, d, rng):
+        """The authors' P of a drawn seed."""
+        return authors_P(d // 2, int(rng.integers(2**31)))
+
+    def picture(self):
+        """Links, each angle beside its velocity."""
+        return "arm", {"n": self.n, "interleaved": True}
 
     def initial_law(self, dtype: Any = None) -> InitialLaw:
         """The authors' law: θ ~ U(-2.8, 2.8), ω ~ U(-1.2, 1.2)."""

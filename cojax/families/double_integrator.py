@@ -7,6 +7,7 @@ on the state. Everything known about LQR then checks the construction.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
@@ -36,6 +37,7 @@ class DoubleIntegrator(quadratic.Geometry):
     gains: ClassVar[tuple[str, ...]] = ()
     horizon: ClassVar[int] = 300
     action_limit: ClassVar[float | None] = None
+    ranges: ClassVar[Mapping[str, Any]] = {"p": {"uniform": [0.5, 1.0]}}
     constant_input: ClassVar[bool] = True
     one_row_each: ClassVar[bool] = False
 
@@ -124,6 +126,10 @@ class DoubleIntegrator(quadratic.Geometry):
             cls(angle=float(np.arctan2(S[1, 0], S[0, 0])), b1=float(b1), b2=float(b2)),
             P=P, Q=Q, R=R, gamma=gamma, p=p, Sigma=np.asarray(Sigma), dtype=dtype,
         )  # fmt: skip
+
+    def picture(self):
+        """Position and velocity."""
+        return "phase plane", {}
 
     def initial_law(self, dtype: Any = None) -> InitialLaw:
         """s_0 ~ N((1, 0), 0.25 I)."""

@@ -8,13 +8,14 @@ these are two of the paper authors' further systems.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from cojax import inputs, quadratic
+from cojax import quadratic
 from cojax.initial import Fixed, InitialLaw
 from cojax.linalg import rotate, rotate_chain
 
@@ -59,6 +60,7 @@ class Manipulator(quadratic.Geometry):
     gains: ClassVar[tuple[str, ...]] = ("joint_gain", "gravity_gain", "coupling_gain")
     horizon: ClassVar[int] = 320
     action_limit: ClassVar[float | None] = None
+    ranges: ClassVar[Mapping[str, Any]] = {**quadratic.Geometry.ranges, "n": {"choice": [2, 3]}}
     constant_input: ClassVar[bool] = True
     one_row_each: ClassVar[bool] = True
 
@@ -97,49 +99,16 @@ class Manipulator(quadratic.Geometry):
         return (*range(self.n, 2 * self.n), *range(self.n))
 
     @classmethod
-    def build(
-        cls,
-        n: int = 2,
-        p: float = 1.0,
-        *,
-        P: Any = None,
-        Q: Any = None,
-        R: Any = None,
-        gamma: float = 0.99,
-        Sigma: Any = None,
-        joint_gain: float | None = None,
-        gravity_gain: float | None = None,
-        coupling_gain: float | None = None,
-        dt: float = 0.05,
-        parameterization: quadratic.Parameterization = "metric",
-        dtype: Any = None,
-    ) -> quadratic.QuadraticGaussian:
-        """Build a manipulator of n joints; what is not given is as the authors have it for n = 2
-        or 3 (for others as for 3): P = diag(1/π², …, 1, …), Σ = diag(0, …, 2e-4, …).
-
-        Arguments are those of :func:`cojax.quadratic.build` and the knobs above. Raises
-        ValueError, one line, for anything unusable.
-        """
-        n = inputs.whole("n", n, 1)
+    def defaults(cls, **sizes):
+        """As the authors have it for n = 2 or 3, for others as for 3: P = diag(1/π², …, 1, …)."""
+        n = sizes["n"]
         own = SETTINGS.get(n, SETTINGS[3])
-        knobs = {
-            "joint_gain": own.joint_gain if joint_gain is None else joint_gain,
-            "gravity_gain": own.gravity_gain if gravity_gain is None else gravity_gain,
-            "coupling_gain": own.coupling_gain if coupling_gain is None else coupling_gain,
-            "dt": dt,
-        }
-        return quadratic.build_family(
-            cls(n=n, **knobs),
-            P=np.repeat([1.0 / np.pi**2, 1.0], n) if P is None else P,
-            Q=Q,
-            share=own.share,
-            R=own.R if R is None else R,
-            gamma=gamma,
-            p=p,
-            Sigma=np.repeat([0.0, 2e-4], n) if Sigma is None else Sigma,
-            parameterization=parameterization,
-            dtype=dtype,
-        )
+        P, Sigma = np.repeat([1.0 / np.pi**2, 1.0], n), np.repeat([0.0, 2e-4], n)
+        return {"P": P, "Sigma": Sigma, **{k: v for k, v in own._asdict().items() if k != "start"}}
+
+    def picture(self):
+        """Links, angles first."""
+        return "arm", {"n": self.n, "interleaved": False}
 
     def initial_law(self, dtype: Any = None) -> InitialLaw:
         """At rest, at the authors' angles (for other n, those of 3 joints repeated)."""

@@ -8,6 +8,7 @@ this order, G(x, y; φ), G(v⁽⁰⁾, ω⁽⁰⁾; α tanh(κ v⁽⁰⁾ω⁽�
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
@@ -64,6 +65,17 @@ class NVDEx(quadratic.Geometry):
     dimensions: ClassVar[tuple[str, ...]] = ("K", "r_v", "r_omega")
     gains: ClassVar[tuple[str, ...]] = ("alpha", "alpha_xy")  # of the rotations
     horizon: ClassVar[int] = 700
+    positive: ClassVar[tuple[str, ...]] = ("tau",)
+    target: ClassVar[str | None] = "rho_target"
+    target_check: ClassVar[str] = "spectral_radius"
+    ranges: ClassVar[Mapping[str, Any]] = {
+        "p": {"uniform": [0.4, 1.0]},
+        "alpha": {"uniform": [0.02, 0.1]},
+        "kappa": {"uniform": [0.1, 0.4]},
+        "R": {"log_uniform": [0.1, 0.4]},
+        "rho_target": {"uniform": [1.001, 1.005]},
+        "Sigma": {"std": {"log_uniform": [1e-3, 3e-2]}, "correlation": 0.0},
+    }
     constant_input: ClassVar[bool] = True
     one_row_each: ClassVar[bool] = True
 
@@ -190,7 +202,7 @@ class NVDEx(quadratic.Geometry):
             target = inputs.number("rho_target", target, 0.0, low_open=True)
             P = inputs.positive_definite("P", P, geometry.state_dim)
             R = inputs.positive_definite("R", R, geometry.action_dim)
-            R, beta = tune_spectral_radius(geometry, P, R, gamma, p, target)
+            R, beta = geometry.tune(P, R, gamma=gamma, p=p, target=target)
             Q = beta * P
         return quadratic.build(
             geometry,
@@ -204,6 +216,39 @@ class NVDEx(quadratic.Geometry):
             dtype=dtype,
         )
 
+    @classmethod
+    def aimed_at(cls, options):
+        """The spectral radius: that of the options or of their preset, unless they give Q."""
+        if options.get("Q") is not None:
+            return None
+        given = options.get("rho_target")
+        return PRESETS[options.get("preset", "easy")].rho_target if given is None else float(given)
+
+    def tune(self, P, R, *, gamma, p, target):
+        """R scaled and β = 1 - (ϱ_target/ϱ_base)² such that ϱ(A_0) = ϱ_target (paper, Section
+        VI-C). Raises ValueError where no scale of R reaches the target.
+        """
+        P_full, P_root = linalg.to_full(P), linalg.to_full(linalg.sqrt_psd(P))
+        for _ in range(60):
+            D = quadratic.constant_D(self, p, linalg.inverse_spd(R))
+            M = np.linalg.inv(P_full) / gamma + linalg.to_full(D)
+            base = float(np.abs(np.linalg.eigvals(linalg.sqrt_psd(M) @ P_root)).max())
+            if base > 1.01 * target:
+                return R, 1.0 - (target / base) ** 2
+            R = 0.6 * R
+        raise errors.InputError(
+            f"rho_target: no scale of R reaches {target:g}; expected a smaller radius"
+        )
+
+    def picture(self):
+        """Vehicles in the plane."""
+        return "vehicles", {"num": self.K, "module_dim": self.module_dim}
+
+    @classmethod
+    def setting(cls, id):
+        """The preset: the third word of what ships."""
+        return next((word for word in id.split("-")[2:3] if word.isalpha()), "")
+
     def initial_law(self, dtype: Any = None) -> InitialLaw:
         """The authors' law: a ring of radius 0.12, φ ~ N(0, 0.06²), v and ω ~ N(0, 0.05²)."""
         return Ring(
@@ -215,23 +260,3 @@ class NVDEx(quadratic.Geometry):
             r_v=self.r_v,
             r_omega=self.r_omega,
         )
-
-
-def tune_spectral_radius(
-    geometry: NVDEx, P: np.ndarray, R: np.ndarray, gamma: float, p: float, target: float
-) -> tuple[np.ndarray, float]:
-    """R scaled and β = 1 - (ϱ_target/ϱ_base)² such that ϱ(A_0) = ϱ_target (paper, Section VI-C).
-
-    Raises ValueError where no scale of R reaches the target.
-    """
-    P_full, P_root = linalg.to_full(P), linalg.to_full(linalg.sqrt_psd(P))
-    for _ in range(60):
-        D = quadratic.constant_D(geometry, p, linalg.inverse_spd(R))
-        M = np.linalg.inv(P_full) / gamma + linalg.to_full(D)
-        base = float(np.abs(np.linalg.eigvals(linalg.sqrt_psd(M) @ P_root)).max())
-        if base > 1.01 * target:
-            return R, 1.0 - (target / base) ** 2
-        R = 0.6 * R
-    raise errors.InputError(
-        f"rho_target: no scale of R reaches {target:g}; expected a smaller radius"
-    )

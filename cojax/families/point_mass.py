@@ -8,6 +8,7 @@ read from right to left. One of the paper authors' further systems. S has no lim
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
@@ -38,6 +39,10 @@ class PointMass(quadratic.Geometry):
     gains: ClassVar[tuple[str, ...]] = ("drive_gain", "turn_gain")
     horizon: ClassVar[int] = 280
     action_limit: ClassVar[float | None] = None
+    ranges: ClassVar[Mapping[str, Any]] = {
+        **quadratic.Geometry.ranges,
+        "drive_gain": {"uniform": [0.0, 0.4]},
+    }
     constant_input: ClassVar[bool] = True
     one_row_each: ClassVar[bool] = True
 
@@ -78,31 +83,14 @@ class PointMass(quadratic.Geometry):
         return (2, 3, 0, 1)
 
     @classmethod
-    def build(
-        cls,
-        p: float = 1.0,
-        *,
-        P: Any = (1 / 16, 1 / 16, 1.0, 1.0),
-        Q: Any = None,
-        R: Any = 0.012,
-        gamma: float = 0.985,
-        Sigma: Any = (1e-4, 1e-4, 4e-4, 4e-4),
-        drive_gain: float = 0.25,
-        turn_gain: float = 0.20,
-        dt: float = 0.08,
-        parameterization: quadratic.Parameterization = "metric",
-        dtype: Any = None,
-    ) -> quadratic.QuadraticGaussian:
-        """Build the point mass; Q is 0.6 P by default, the rest as the authors have it.
+    def defaults(cls, **sizes):
+        """As the authors have it."""
+        P, Sigma = (1 / 16, 1 / 16, 1.0, 1.0), (1e-4, 1e-4, 4e-4, 4e-4)
+        return {"P": P, "share": 0.6, "R": 0.012, "gamma": 0.985, "Sigma": Sigma}
 
-        Arguments are those of :func:`cojax.quadratic.build` and the knobs above. Raises
-        ValueError, one line, for anything unusable.
-        """
-        knobs = {"drive_gain": drive_gain, "turn_gain": turn_gain, "dt": dt}
-        return quadratic.build_family(
-            cls(**knobs), P=P, Q=Q, share=0.6, R=R, gamma=gamma, p=p, Sigma=Sigma,
-            parameterization=parameterization, dtype=dtype,
-        )  # fmt: skip
+    def picture(self):
+        """A mass in the plane."""
+        return "mass", {}
 
     def initial_law(self, dtype: Any = None) -> InitialLaw:
         """s_0 = (4, -3, 0, 0)."""

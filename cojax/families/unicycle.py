@@ -7,6 +7,7 @@ read from right to left; g = dt on the rows of v and ω. One of the paper author
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
@@ -38,6 +39,10 @@ class Unicycle(quadratic.Geometry):
     gains: ClassVar[tuple[str, ...]] = ("drive_gain", "turn_gain")
     horizon: ClassVar[int] = 300
     action_limit: ClassVar[float | None] = None
+    ranges: ClassVar[Mapping[str, Any]] = {
+        **quadratic.Geometry.ranges,
+        "drive_gain": {"uniform": [0.0, 0.4]},
+    }
     constant_input: ClassVar[bool] = True
     one_row_each: ClassVar[bool] = True
 
@@ -77,31 +82,14 @@ class Unicycle(quadratic.Geometry):
         return (3, 4, 0, 1, 2)
 
     @classmethod
-    def build(
-        cls,
-        p: float = 1.0,
-        *,
-        P: Any = (1 / 9, 1 / 9, 1.0, 1.0, 1.0),
-        Q: Any = None,
-        R: Any = 0.00390625,
-        gamma: float = 0.98,
-        Sigma: Any = (1e-4, 1e-4, 2.5e-5, 4e-4, 4e-4),
-        drive_gain: float = 0.28,
-        turn_gain: float = 0.25,
-        dt: float = 0.1,
-        parameterization: quadratic.Parameterization = "metric",
-        dtype: Any = None,
-    ) -> quadratic.QuadraticGaussian:
-        """Build the unicycle; Q is 0.63 P by default, the rest as the authors have it.
+    def defaults(cls, **sizes):
+        """As the authors have it."""
+        P, Sigma = (1 / 9, 1 / 9, 1.0, 1.0, 1.0), (1e-4, 1e-4, 2.5e-5, 4e-4, 4e-4)
+        return {"P": P, "share": 0.63, "R": 0.00390625, "gamma": 0.98, "Sigma": Sigma}
 
-        Arguments are those of :func:`cojax.quadratic.build` and the knobs above. Raises
-        ValueError, one line, for anything unusable.
-        """
-        knobs = {"drive_gain": drive_gain, "turn_gain": turn_gain, "dt": dt}
-        return quadratic.build_family(
-            cls(**knobs), P=P, Q=Q, share=0.63, R=R, gamma=gamma, p=p, Sigma=Sigma,
-            parameterization=parameterization, dtype=dtype,
-        )  # fmt: skip
+    def picture(self):
+        """One vehicle."""
+        return "vehicles", {"num": 1, "module_dim": 5}
 
     def initial_law(self, dtype: Any = None) -> InitialLaw:
         """s_0 = (3, -2, 0.6, 0, 0)."""

@@ -281,6 +281,15 @@ class Bars(Drawing):
             bar.set_height(float(height))
 
 
+PICTURES: dict[str, type[Drawing]] = {
+    "arm": Arm,
+    "vehicles": Vehicles,
+    "mass": Mass,
+    "phase plane": PhasePlane,
+    "bars": Bars,
+}
+
+
 def drawing(axis: Any, params: Any, dim: int, scale: np.ndarray) -> Drawing:
     """The drawing of a system's family on an axes.
 
@@ -291,18 +300,8 @@ def drawing(axis: Any, params: Any, dim: int, scale: np.ndarray) -> Drawing:
         scale: (m,) of the actions.
     """
     geometry = getattr(getattr(params, "system", None), "geometry", None)
-    family = getattr(geometry, "family", None)
-    if family in ("ConverseArm", "Manipulator"):
-        return Arm(axis, scale, geometry.n, family == "ConverseArm")  # pyright: ignore
-    if family == "NVDEx":
-        return Vehicles(axis, scale, geometry.K, geometry.module_dim)  # pyright: ignore
-    if family == "Unicycle":
-        return Vehicles(axis, scale, 1, dim)
-    if family == "PointMass":
-        return Mass(axis, scale)
-    if family == "DoubleIntegrator":
-        return PhasePlane(axis, scale)
-    return Bars(axis, scale, dim)
+    kind, options = ("bars", {"dim": dim}) if geometry is None else geometry.picture()
+    return PICTURES[kind](axis, scale, **options)
 
 
 def action_scale(actions: np.ndarray) -> np.ndarray:

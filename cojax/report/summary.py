@@ -76,9 +76,7 @@ class Summary:
         """Indices of fixtures by size: the links of an arm, the modules of a vehicle, or d."""
         found: dict[str, list[int]] = {}
         for index, fixture in enumerate(self.fixtures):
-            sizes = [
-                f"{name} = {fixture.knobs[name]}" for name in ("n", "K") if name in fixture.knobs
-            ]
+            sizes = [f"{n} = {fixture.knobs[n]}" for n in fixture.geometry.dimensions[:1]]
             found.setdefault(sizes[0] if sizes else f"d = {fixture.state_dim}", []).append(index)
         return found
 
@@ -89,9 +87,8 @@ class Summary:
 
 
 def _setting(fixture: Any) -> str:
-    words = fixture.id.split("-")
-    preset = words[2] if fixture.family == "NVDEx" and len(words) > 2 else ""
-    return f"{fixture.p:.3g}" + (f"\n{preset}" if preset.isalpha() else "")
+    word = fixture.geometry.setting(fixture.id)
+    return f"{fixture.p:.3g}" + (f"\n{word}" if word else "")
 
 
 def interval_of_runs(runs: np.ndarray) -> tuple[float, float, float]:
