@@ -79,8 +79,9 @@ def run_training(
 
     The folder holds ``config.yaml``, ``curves.parquet``, ``trials.parquet``, ``rows.json``,
     ``provenance.json``, ``fixtures/*.yaml``, ``policies/*.npz`` (the last, and the best by its gap
-    in training) and, with ``tensorboard``, event files. It appears whole or not at all. Until then the full state is kept beside it, in
-    ``FOLDER.unfinished``, every minute, and ``resume`` continues from there, bit for bit on CPU.
+    in training) and, with ``tensorboard``, event files. It appears whole or not at all.
+    Until then the full state is kept beside it, in ``FOLDER.unfinished``, every minute, and
+    ``resume`` continues from there, bit for bit on CPU.
 
     Raises InputError, one line, where the folder exists, where something named in the training
     does not, and for the interrupted state of other work.

@@ -90,8 +90,8 @@ def run_sweep(
     ``provenance.json``, and ``policies/*.npz``, one for each chunk. Of a search, these are of the
     winners and of the default settings, trained on fresh seeds and measured on streams of the next
     root; ``candidates.parquet`` and ``search.sqlite`` hold what was tried. It appears whole or not
-    at all. Until then chunks are kept in ``FOLDER.unfinished`` as they end, and ``resume`` goes on from
-    there to the same files.
+    at all. Until then chunks are kept in ``FOLDER.unfinished`` as they end, and ``resume`` goes on
+    from there to the same files.
 
     Args:
         config: the sweep.
