@@ -67,7 +67,7 @@ def gather(folder: Path) -> dict[str, Any]:
     if about.get("kind") == "sweep":
         settings = len({(row["policy"], row.get("setting")) for row in rows})
         rows = _best(rows)
-        shown = {provenance.named(row["policy"], row.get("setting")) for row in rows}
+        shown = [provenance.named(row["policy"], row.get("setting")) for row in rows]
         results = results._replace(trials=results.trials[results.trials["policy"].isin(shown)])
     curves = _curves(folder)
     configuration = about.get("configuration")

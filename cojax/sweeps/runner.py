@@ -305,9 +305,9 @@ def _provenance(config: Sweep, fixtures: list[Fixture], about: dict[str, Any]) -
         }
         for one in fixtures
     }
-    trials = config.evaluation.model_dump() | {"precision": "float32"}
-    if config.search is not None:
-        trials["root"] += 1  # winners are measured on streams the search has not seen
+    chosen = config.evaluation
+    root = chosen.root + (config.search is not None)  # winners: streams the search has not seen
+    trials = {"root": root, "num_trials": chosen.num_trials, "precision": "float32"}
     facts = provenance.described("sweep", known, trials, config.content())
     return facts | {"execution": config.execution.model_dump(mode="json"), **about}
 
