@@ -597,7 +597,7 @@ def test_the_observation_limit_follows_what_it_depends_on(name):
     change = CHANGES[name](params)
     for replace in routes(params).values():
         after = replace(**change)
-        assert not np.allclose(after.observation_limit, params.observation_limit, rtol=1e-3)
+        assert not np.allclose(after.observation_limit, params.observation_limit, rtol=5e-6)
         np.testing.assert_allclose(after.observation_limit, reached(after), rtol=1e-6)
         np.testing.assert_array_equal(ENV.observation_space(after).high, after.observation_limit)
     np.testing.assert_array_equal(
