@@ -575,6 +575,57 @@ def test_noise_and_starts_without_a_bound_are_shown_in_the_space():
     assert isinstance(cojax.rebuild(system, p=0.5).noise, HeavyTailed)
 
 
+def reached(params):
+    """The observation limit from the definition, in plain JAX."""
+    system, law = params.system, params.initial_state
+    high = system.reach(params.divergence_radius, law.bound(), params.action_limit)
+    return 1.0001 * high
+
+
+CHANGES = {
+    "system": lambda p: {"system": cojax.rebuild(p.system, R=0.5)},
+    "initial_state": lambda p: {"initial_state": Fixed(jnp.full(4, 1e6, jnp.float32))},
+    "action_limit": lambda p: {"action_limit": jnp.full(2, 1e5, jnp.float32)},
+    "divergence_radius": lambda p: {"divergence_radius": jnp.float32(7.0)},
+    "the free box": lambda p: {"action_limit": None},
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_the_observation_limit_follows_what_it_depends_on(name):
+    """By each route, inside jit, in a batch, and in the space that the environment states."""
+    params = arm()
+    change = CHANGES[name](params)
+    for replace in routes(params).values():
+        after = replace(**change)
+        assert not np.allclose(after.observation_limit, params.observation_limit, rtol=5e-6)
+        np.testing.assert_allclose(after.observation_limit, reached(after), rtol=1e-6)
+        np.testing.assert_array_equal(ENV.observation_space(after).high, after.observation_limit)
+    np.testing.assert_array_equal(
+        params.replace(observation_limit=0.0).observation_limit, params.observation_limit
+    )
+    if name == "the free box":
+        return
+    inside_jit = jax.jit(lambda p, c: p.replace(**c))(params, change)
+    np.testing.assert_allclose(inside_jit.observation_limit, reached(inside_jit), rtol=1e-6)
+    assert not np.allclose(inside_jit.observation_limit, params.observation_limit, rtol=1e-3)
+    batch = cojax.stack([params, arm(p=0.5)])
+    np.testing.assert_allclose(batch.observation_limit[0], params.observation_limit, rtol=1e-6)
+    if name == "divergence_radius":
+        for by in (lambda p, c: p.replace(**c), jax.jit(lambda p, c: p.replace(**c))):
+            found = by(batch, {name: jnp.array([7.0, 9.0], jnp.float32)}).observation_limit
+            np.testing.assert_allclose(found[0], after.observation_limit, rtol=1e-6)
+
+
+def test_a_step_only_clips():
+    """What an observation is clipped to is no longer worked out in the step."""
+    params = arm()
+    _, state = ENV.reset(jax.random.key(0), params)
+    narrow = inputs.swapped(params, observation_limit=jnp.full(4, 1e-3, jnp.float32))
+    obs = ENV.step(jax.random.key(1), state, jnp.ones(2), narrow)[0]
+    assert (jnp.abs(obs) <= jnp.float32(1e-3)).all()
+
+
 def test_an_overflow_is_shown_finite():
     params = arm(action_limit=None, max_steps_in_episode=3)
     space = ENV.observation_space(params)

@@ -155,7 +155,7 @@ class ConverseEnv(environment.Environment[EnvState, EnvParams]):
         guard, initial ones, and what one step adds to them.
         """
         params = self.default_params if params is None else params
-        return _box(_farthest(params))
+        return _box(params.observation_limit)
 
     def state_space(self, params: EnvParams | None = None) -> spaces.Dict:
         """Time, and s of a state that ``step`` and ``reset`` return."""
@@ -170,17 +170,9 @@ class ConverseEnv(environment.Environment[EnvState, EnvParams]):
         return self.default_params.system.action_dim
 
 
-def _farthest(params: EnvParams) -> jax.Array:
-    """Row by row the largest observation, shape (d,); finite, and with room for rounding."""
-    system, law = params.system, params.initial_state
-    start = jnp.broadcast_to(law.bound(), (system.state_dim,)).astype(system.gamma.dtype)
-    high = 1.0001 * system.reach(params.divergence_radius, start, params.action_limit)
-    return jnp.minimum(high, 0.25 * jnp.finfo(high.dtype).max)
-
-
 def _shown(s: jax.Array, params: EnvParams) -> jax.Array:
     """s as an observation: clipped to its space, a NaN at the edge, where the guard is left too."""
-    high = _farthest(params).astype(s.dtype)
+    high = params.observation_limit.astype(s.dtype)
     return jnp.clip(jnp.where(jnp.isnan(s), high, s), -high, high)
 
 

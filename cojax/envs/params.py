@@ -6,6 +6,7 @@ from __future__ import annotations
 # pyright: reportIncompatibleVariableOverride=false, reportGeneralTypeIssues=false
 import contextlib
 import dataclasses
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import jax
@@ -25,6 +26,7 @@ TERMINAL_VALUES = ("none", "optimal")
 MAX_HORIZON = 2**31 - 1  # what a counter of steps holds
 RADIUS = 1e4  # of the guard, in root mean squares of the initial law
 BOX = 4.0  # of a system without a bound, in largest optimal actions
+LIMITING = ("system", "initial_state", "action_limit", "divergence_radius")  # of observations
 SAME = 1e-5  # relative: how far two computations of one float32 figure are apart
 EXPECTED = {
     "max_steps_in_episode": (
@@ -40,14 +42,15 @@ EXPECTED = {
 @inputs.guarded
 @struct.dataclass(kw_only=True)
 class EnvParams(environment.EnvParams):
-    """One problem: a system, where it starts, and how an episode ends. Every field but the last
-    two is a leaf, and may differ between the members of a stacked batch.
+    """One problem: a system, where it starts, and how an episode ends. Every field but
+    ``clip_actions`` and ``terminal_value`` is a leaf, and may differ between the members of a
+    stacked batch.
 
     ``replace`` (and ``dataclasses.replace``) checks what it is given as :func:`env_params` does,
     and what was left to follow from system and initial law follows the new ones: the guard's
     default radius, and the box of a system without a bound. ``action_limit=None`` takes a bound
-    away, any other adds one. Inside ``jit``, and by edits of the pytree (``jax.tree_util``),
-    fields are taken as they are.
+    away, any other adds one. Inside ``jit``, but for ``observation_limit``, and by edits of the
+    pytree (``jax.tree_util``), fields are taken as they are.
 
     Attributes:
         max_steps_in_episode: () int32, the horizon T.
@@ -55,6 +58,7 @@ class EnvParams(environment.EnvParams):
         initial_state: the law of s_0.
         action_limit: (m,), the box [-limit, limit], in the units of the actions.
         divergence_radius: (); sqrt(V*(s) - b) beyond it ends the episode.
+        observation_limit: (d,), how far an observation goes; follows from the four above.
         clip_actions: whether actions are clipped to the box; ±inf and NaN are not, and fail.
         terminal_value: "none", or "optimal" for a terminal cost V*: see
             :class:`cojax.envs.ConverseEnv`.
@@ -65,6 +69,7 @@ class EnvParams(environment.EnvParams):
     initial_state: InitialLaw
     action_limit: jax.Array
     divergence_radius: jax.Array
+    observation_limit: jax.Array
     clip_actions: bool = struct.field(pytree_node=False, default=True)
     terminal_value: Literal["none", "optimal"] = struct.field(pytree_node=False, default="none")
     origin: dataclasses.InitVar[Any] = dataclasses.field(default=None, kw_only=True)
@@ -139,15 +144,17 @@ def env_params(
         measured = _measured(system, initial_state)
         radius = measured["divergence_radius"] if radius is None else radius
         limit = measured["action_limit"] if limit is None else limit
-    return EnvParams(
+    params = EnvParams(
         max_steps_in_episode=linalg.to_device(horizon, np.int32),
         system=system,
         initial_state=initial_state,
         action_limit=linalg.to_device(limit, dtype),
         divergence_radius=linalg.to_device(radius, dtype),
+        observation_limit=linalg.to_device(0.0, dtype),
         clip_actions=action_limit is not None,
         terminal_value=terminal_value,  # pyright: ignore[reportArgumentType]
     )
+    return with_observation_limit(params)
 
 
 def require_sound(system: System) -> None:
@@ -172,7 +179,7 @@ def _following(new: EnvParams, old: EnvParams, names: list[str]) -> dict[str, An
     if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((new, old))):
         if unlimited:
             raise InputError("action_limit: expected numbers inside jit, got None")
-        return out
+        return out | _limit_following(new, names)
     moved = not {"system", "initial_state"}.isdisjoint(names)
     if moved:
         _require_one_shape(new)
@@ -189,7 +196,14 @@ def _following(new: EnvParams, old: EnvParams, names: list[str]) -> dict[str, An
         follow |= {"action_limit"} if unlimited else set()
         after = _measured(new.system, new.initial_state) if follow else {}
         out |= {name: linalg.to_device(after[name], dtype) for name in follow}
-    return out
+    return out | _limit_following(inputs.swapped(new, **out), [*names, *out])
+
+
+def _limit_following(params: EnvParams, names: Iterable[str]) -> dict[str, Any]:
+    """The observation limit of ``params``, where one of the fields ``names`` has a say in it."""
+    if {"observation_limit", *LIMITING}.isdisjoint(names):
+        return {}
+    return {"observation_limit": with_observation_limit(params).observation_limit}
 
 
 def _array(name: str, value: Any, shape: tuple[int, ...], dtype: Any) -> jax.Array:
@@ -231,6 +245,32 @@ def _same(given: Any, measured: np.ndarray) -> bool:
     """Whether a field is what was measured, and so was not given."""
     given = np.asarray(given, np.float64)
     return given.shape == measured.shape and np.allclose(given, measured, rtol=SAME, atol=0.0)
+
+
+# --- what is derived ---------------------------------------------------------------------------
+
+
+def with_observation_limit(params: EnvParams) -> EnvParams:
+    """``params``, of one system or a stacked batch, with the limit that their fields give."""
+    system, function = params.system, farthest
+    lead = np.shape(system.gamma)
+    for _ in lead:
+        function = jax.vmap(function)
+    with _scope(system):
+        radius = jnp.broadcast_to(params.divergence_radius, lead)
+        limit = jnp.broadcast_to(params.action_limit, (*lead, system.action_dim))
+        high = function(_padded(system), params.initial_state, radius, limit)
+    if not isinstance(high, Tracer):
+        high = linalg.to_device(high, high.dtype)
+    return inputs.swapped(params, observation_limit=high)
+
+
+@jax.jit
+def farthest(system: System, law: InitialLaw, radius: jax.Array, limit: jax.Array) -> jax.Array:
+    """Row by row the largest observation, shape (d,); finite, and with room for rounding."""
+    start = jnp.broadcast_to(law.bound(), (system.state_dim,)).astype(system.gamma.dtype)
+    high = 1.0001 * system.reach(radius, start, limit)
+    return jnp.minimum(high, 0.25 * jnp.finfo(high.dtype).max)
 
 
 # --- what is measured -----------------------------------------------------------------------------
