@@ -261,7 +261,7 @@ def test_a_memory_that_cannot_be_carried_is_refused_in_one_line(policy, words):
 
 def test_other_places_refuse_what_they_cannot_run():
     pair = Policy(params=(), apply=lambda p, obs, key: (obs[3:], obs), name="pair")
-    for run in (cojax.evaluation.diagnosis, animate):
+    for run in (cojax.evaluation.diagnose, animate):
         with pytest.raises(InputError, match="got a tuple"):
             run(make(), pair) if run is animate else run(pair, make())
         with pytest.raises(InputError, match="got Leaky"):
@@ -300,19 +300,24 @@ def invoke(*arguments):
     return CliRunner().invoke(main, ["evaluate", "--fixture", "nvdex-k1-easy", *arguments])
 
 
-@pytest.fixture(scope="module")
-def archive(tmp_path_factory):
-    """A model of Stable-Baselines3 on a box of the fixture's shape, untrained, and its file."""
-    sb3 = pytest.importorskip("stable_baselines3")
+def box():
+    """An environment of the fixture's shape, for models that are not trained."""
     gymnasium = pytest.importorskip("gymnasium")
 
     class Box(gymnasium.Env):
         observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (5,), np.float32)
         action_space = gymnasium.spaces.Box(-2.0, 2.0, (2,), np.float32)
 
+    return Box()
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory):
+    """A model of Stable-Baselines3 on a box of the fixture's shape, untrained, and its file."""
+    sb3 = pytest.importorskip("stable_baselines3")
     made = {}
     for kind, options in (("PPO", {"n_steps": 8, "batch_size": 8}), ("SAC", {"buffer_size": 8})):
-        made[kind] = getattr(sb3, kind)("MlpPolicy", Box(), seed=0, device="cpu", **options)
+        made[kind] = getattr(sb3, kind)("MlpPolicy", box(), seed=0, device="cpu", **options)
         made[kind].save(tmp_path_factory.getbasetemp() / f"{kind}.zip")
     return made, tmp_path_factory.getbasetemp()
 
@@ -353,17 +358,11 @@ def test_files_that_are_no_model_are_one_line(archive, tmp_path):
 def contrib(tmp_path_factory):
     """Models of sb3-contrib on a box of the fixture's shape, untrained, and their folder."""
     library = pytest.importorskip("sb3_contrib")
-    gymnasium = pytest.importorskip("gymnasium")
-
-    class Box(gymnasium.Env):
-        observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (5,), np.float32)
-        action_space = gymnasium.spaces.Box(-2.0, 2.0, (2,), np.float32)
-
     folder, made = tmp_path_factory.mktemp("contrib"), {}
     on, off = {"n_steps": 8, "batch_size": 8}, {"buffer_size": 8}
     for kind, options in (("RecurrentPPO", on), ("TRPO", on), ("TQC", off), ("CrossQ", off)):
         policy = "MlpLstmPolicy" if kind == "RecurrentPPO" else "MlpPolicy"
-        made[kind] = getattr(library, kind)(policy, Box(), seed=0, device="cpu", **options)
+        made[kind] = getattr(library, kind)(policy, box(), seed=0, device="cpu", **options)
         made[kind].save(folder / f"{kind}.zip")
     return made, folder
 

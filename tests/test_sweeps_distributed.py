@@ -36,6 +36,7 @@ GENTLE = {  # slow learning in whole episodes, which amplifies rounding least
 }  # fmt: skip
 
 
+@pytest.mark.slow  # two processes, below, take the same road
 def test_eight_devices_give_what_one_gives(tmp_path):
     """Six members on eight devices: two are padding. Programs for several devices round otherwise,
     so equal is up to rounding, amplified by four updates.

@@ -52,7 +52,28 @@ def spaces_of(batch: Batch) -> tuple[spaces.Box, ActionBox]:
     return observation, ActionBox(batch.low, batch.high, batch.scale)
 
 
-class Env(gymnasium.Env[np.ndarray, np.ndarray]):
+class OfBatch:
+    """What both environments say of the batch that they step."""
+
+    _batch: Batch
+    _spec: EnvSpec | None = None
+
+    @property
+    def spec(self) -> EnvSpec | None:
+        """What Gymnasium made this of; its time limit is that of the system."""
+        return self._spec
+
+    @spec.setter
+    def spec(self, value: EnvSpec | None) -> None:
+        self._spec = stating_limit(value, self._batch)
+
+    @property
+    def num_clipped(self) -> int:
+        """How many actions were outside of the box so far."""
+        return self._batch.num_clipped
+
+
+class Env(OfBatch, gymnasium.Env[np.ndarray, np.ndarray]):
     """One environment on Gymnasium's interface.
 
         reward = -c(s, a), a Python float; observation = s, (d,) float32
@@ -92,21 +113,6 @@ class Env(gymnasium.Env[np.ndarray, np.ndarray]):
         self.observation_space, self.action_space = spaces_of(self._batch)
         self._window = Window()
         self._closed, self._over = False, True
-        self._spec: EnvSpec | None = None
-
-    @property
-    def spec(self) -> EnvSpec | None:
-        """What ``gymnasium.make`` made this of; its time limit is that of the system."""
-        return self._spec
-
-    @spec.setter
-    def spec(self, value: EnvSpec | None) -> None:
-        self._spec = stating_limit(value, self._batch)
-
-    @property
-    def num_clipped(self) -> int:
-        """How many actions were outside of the box so far."""
-        return self._batch.num_clipped
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -159,7 +165,7 @@ class Env(gymnasium.Env[np.ndarray, np.ndarray]):
             raise ClosedEnvironmentError("the environment is closed; make another")
 
 
-class VectorEnv(gymnasium.vector.VectorEnv):
+class VectorEnv(OfBatch, gymnasium.vector.VectorEnv):
     """N environments in one compiled call, on Gymnasium's vector interface.
 
     Environment i with seed s is the single environment with seed s + i, up to rounding: another N
@@ -211,21 +217,6 @@ class VectorEnv(gymnasium.vector.VectorEnv):
         self._pending = np.zeros(self.num_envs, bool)  # episodes that ended, to begin yet
         shape = (self.num_envs, *self._batch.obs_low.shape)
         self._obs: np.ndarray = np.zeros(shape, np.float32)  # what was shown last
-        self._spec: EnvSpec | None = None
-
-    @property
-    def spec(self) -> EnvSpec | None:
-        """What ``gymnasium.make_vec`` made this of; its time limit is that of the systems."""
-        return self._spec
-
-    @spec.setter
-    def spec(self, value: EnvSpec | None) -> None:
-        self._spec = stating_limit(value, self._batch)
-
-    @property
-    def num_clipped(self) -> int:
-        """How many actions were outside of the box so far."""
-        return self._batch.num_clipped
 
     def reset(
         self, *, seed: Any = None, options: dict[str, Any] | None = None
