@@ -204,7 +204,7 @@ def progress(title: str) -> Iterator[Callable[[int, int], None]]:
     """Progress counted in fixtures."""
     from cojax.io.progress import stage
 
-    with stage(title) as report:
+    with stage(title, announced=False) as report:
         yield lambda done, total: report(done / max(total, 1), f"{done} of {total}")
 
 

@@ -26,8 +26,11 @@ class Report(Protocol):
 
 
 @contextmanager
-def stage(name: str) -> Iterator[Report]:
-    """One piece of work, from its first word to its time taken."""
+def stage(name: str, *, announced: bool = True) -> Iterator[Report]:
+    """One piece of work, from its first word to its time taken.
+
+    Work that may yet be refused is not ``announced``: its first line is that of its first report.
+    """
     console = Console(stderr=True)
     start = time.perf_counter()
     if console.is_interactive:
@@ -48,5 +51,6 @@ def stage(name: str) -> Iterator[Report]:
         text = f"{name}: {share:4.0%} after {seconds:5.1f} s" + (f", {note}" if note else "")
         console.print(text, soft_wrap=True, highlight=False)
 
-    line(0.0)
+    if announced:
+        line(0.0)
     yield line
