@@ -236,7 +236,16 @@ def test_learners_are_traced_under_all(learner):
     spec, env = training.lookup(learner), ConverseEnv()
     with settings(SLIPS):
         h = LEARNERS[learner]
-        p = Population.create(spec, env, arm(), streams.root_key(0), [h, h], 2, None, "vmap")
+        p = Population.create(
+            spec,
+            env,
+            arm(),
+            streams.root_key(0),
+            hyperparameters=[h, h],
+            num_seeds=2,
+            num_envs=None,
+            batching="vmap",
+        )
         arguments = p.arguments()
         state = jax.eval_shape(partial(population.initialize, spec, env, p.axes), *arguments)
         measure = RelativeGap(2, 4)
