@@ -111,8 +111,8 @@ def _what(
         trained += f", {seeds} seed{'s' if seeds != 1 else ''} each" if seeds else ""
         trained += f", for {steps:,} environment steps" if isinstance(steps, int) else ""
         parts.append(f"{trained}.")
-        beside = f", beside {_listed(others)}" if others else ""
-        parts.append(f"Every policy was then measured{beside},")
+        beside = f", beside {_listed(others)}," if others else ""
+        parts.append(f"Every policy was then measured{beside}")
     else:
         parts.append(f"{_listed(others)} measured on {systems},")
     parts.append(f"on the same {about['num_trials']:,} starts and noise paths a system.")
