@@ -93,8 +93,7 @@ def scan_trial(
         total, row = observe(total, Step(k, s, optimum, a, acts, following, alive))
         return (jnp.where(alive, following, s), alive, total), row
 
-    s0 = params.initial_state.sample(streams.initial_key(episode))
-    start = (s0, jnp.array(True), total)
+    start = (initial_state(params, stream), jnp.array(True), total)
     step = jax.checkpoint(step) if remat else step
     (_, _, total), rows = lax.scan(step, start, jnp.arange(num_steps))
     return total, rows

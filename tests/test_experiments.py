@@ -170,6 +170,7 @@ def test_two_runs_cannot_write_one_folder(finished, tmp_path):
 
 def test_fixed_starts_are_one_state_and_another_problem(finished):
     from cojax.experiments.regimes import systems
+    from cojax.experiments.training import measure
 
     content = load_experiment(str(finished[0] / "small.yaml")).model_dump(by_alias=True)
     content |= {"initial_states": "fixed", "initial_seeds": [7, 11]}
@@ -186,6 +187,9 @@ def test_fixed_starts_are_one_state_and_another_problem(finished):
     assert not np.array_equal(
         found[0].fixture.initial_state.state, found[1].fixture.initial_state.state
     )
+    started = Experiment.model_validate(content | {"evaluation": {"num_trials": 2}})
+    rows = measure(started, found[:2], ["zero"]).rows()
+    assert [row["resolution_floor"] for row in rows] == [one.floor for one in found[:2]]
     content["initial_states"] = "scheduled"
     with pytest.raises(InputError, match="initial_seeds: expected none"):
         systems(Experiment.model_validate(content))

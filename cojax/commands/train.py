@@ -129,7 +129,7 @@ def _training(
     from cojax.agents.training import current_names
     from cojax.experiments.config import load_training
     from cojax.experiments.config import training as validate
-    from cojax.io import files, yaml
+    from cojax.io import yaml
 
     where = "train"
     content: dict[str, Any] = {"schema": "cojax.train/1", "algorithm": {"name": what}}
@@ -139,7 +139,7 @@ def _training(
     content |= options
     if points is not None:
         content["curve"] = {**content.get("curve", {}), "points": points}
-    given = yaml.parse(files.read(config), Path(config).name) if config else {}
+    given = yaml.load(config) if config else {}
     given |= dict(_assignment(word) for word in settings)
     algorithm = content["algorithm"]
     given = current_names(algorithm["name"], given)

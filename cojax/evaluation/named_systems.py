@@ -57,8 +57,7 @@ def _named_systems(name: str | None, value: Any) -> list[NamedSystem]:
 
         value = load_fixture(value)
     name = name or getattr(value, "id", None)
-    certificate = getattr(value, "certificate", None)
-    floor, sha256 = getattr(certificate, "resolution_floor", None), getattr(value, "sha256", None)
+    floor, sha256 = getattr(value, "resolution_floor", None), getattr(value, "sha256", None)
     if hasattr(value, "make_params"):
         value = value.make_params()
     if not isinstance(value, EnvParams):

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 SCHEMA = "cojax.results/2"
 BEFORE = "cojax.results/1"  # read too: it calls a setting hyperparameters
-KINDS = ("run", "train", "sweep", "evaluate")
 LABELS = ("fixture", "policy", "setting", "seed", "trial")
 METRIC = "relative_suboptimality"
 _DECIDING = ("stream_fingerprint", "prng", "root", "precision")
@@ -42,17 +41,22 @@ def provenance(
 ) -> dict[str, Any]:
     """All that decides, or may explain, the figures of evaluations on one root; JSON data."""
     fixtures = {
-        name: {
-            "sha256": e.hashes[f] if e.hashes else None,
-            "horizon": int(e.horizons[f]),
-            "resolution_floor": e.floors[f] if e.floors else None,
-        }
+        name: about_fixture(
+            e.hashes[f] if e.hashes else None,
+            int(e.horizons[f]),
+            e.floors[f] if e.floors else None,
+        )
         for e in evaluations
         for f, name in enumerate(e.fixtures)
     }
     first = evaluations[0]
     trials = {"root": first.root, "num_trials": first.num_trials, "precision": first.dtype}
     return described(kind, fixtures, trials, configuration)
+
+
+def about_fixture(sha256: str | None, horizon: int, floor: float | None) -> dict[str, Any]:
+    """What provenance says of one fixture; JSON data."""
+    return {"sha256": sha256, "horizon": horizon, "resolution_floor": floor}
 
 
 def described(

@@ -12,7 +12,7 @@ from cojax import errors
 from cojax.agents.training import current_names
 from cojax.agents.tuned import Profile, hyperparameters, tuned
 from cojax.errors import InputError
-from cojax.io import files, yaml
+from cojax.io import yaml
 
 FOLDER = Path(__file__).parent  # of the experiments that are shipped
 Count = Annotated[int, Field(ge=1, strict=True)]
@@ -46,12 +46,17 @@ class Algorithm(_Strict):
         return {**self.hyperparameters, **self.families.get(family, {})}
 
 
-class Evaluation(_Strict):
+class Trials(_Strict):
+    """The paired trials of the final evaluation."""
+
+    num_trials: Count = 256
+    root: Seed = 0
+
+
+class Evaluation(Trials):
     """The final evaluation: reference policies beside the learners, and the paired trials."""
 
     policies: list[str] = ["oracle", "zero", "random"]
-    num_trials: Count = 256
-    root: Seed = 0
 
 
 class Curve(_Strict):
@@ -114,7 +119,7 @@ class Training(_Strict):
     num_seeds: Count = 4
     seed: Seed = 0
     total_timesteps: Count = 300_000
-    evaluation: Evaluation = Evaluation(policies=[])
+    evaluation: Trials = Trials()
     curve: Curve = Curve(points=20)
 
     @model_validator(mode="after")
@@ -159,7 +164,7 @@ def load_experiment(
     Raises InputError, one line with file, field and what was expected, for anything unusable.
     """
     path = yaml.find("experiment", path_or_name, FOLDER)
-    content = yaml.parse(files.read(path), path.name)
+    content = yaml.load(path)
     content = _scaled(content, scale, path.name)
     if profile is not None:
         content["profile"] = profile
@@ -185,7 +190,7 @@ def load_training(path: str | Path) -> Training:
     path = Path(path)
     if not path.exists():
         raise InputError(f"{path}: no such file")
-    return training(yaml.parse(files.read(path), path.name), path.name)
+    return training(yaml.load(path), path.name)
 
 
 def training(content: dict[str, Any], where: str) -> Training:

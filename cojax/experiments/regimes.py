@@ -28,6 +28,11 @@ class StartedFixture:
     params: EnvParams
     floor: float | None
 
+    @classmethod
+    def of(cls, fixture: Fixture) -> StartedFixture:
+        """A fixture under its own initial law."""
+        return cls(fixture, fixture.params, fixture.resolution_floor)
+
     @property
     def id(self) -> str:
         """The fixture's."""
@@ -40,7 +45,7 @@ def systems(experiment: Experiment) -> list[StartedFixture]:
     if experiment.initial_states == "scheduled":
         if experiment.initial_seeds:
             raise InputError("initial_seeds: expected none where initial_states is 'scheduled'")
-        found = [StartedFixture(f, f.params, _floor(f)) for f in fixtures]
+        found = [StartedFixture.of(f) for f in fixtures]
     else:
         found = [
             _fixed(fixture, seed)
@@ -49,10 +54,6 @@ def systems(experiment: Experiment) -> list[StartedFixture]:
         ]
     errors.distinct("fixtures", (system.id for system in found))
     return found
-
-
-def _floor(fixture: Fixture) -> float | None:
-    return getattr(fixture.certificate, "resolution_floor", None)
 
 
 def _fixed(fixture: Fixture, seed: int) -> StartedFixture:
@@ -72,4 +73,4 @@ def _fixed(fixture: Fixture, seed: int) -> StartedFixture:
     if isinstance(law, initial.Uniform):
         point = initial.Uniform(low=state, high=state)
     params = inputs.swapped(fixture.params, initial_state=point)  # the guard is the fixture's
-    return StartedFixture(derived, params, _floor(fixture))
+    return StartedFixture(derived, params, fixture.resolution_floor)

@@ -128,9 +128,7 @@ def _run(
             trained[name] = load_policy(state / name / "policy.npz")
             curves.append(tables.read(state / name / "curves.parquet"))
         learners = [trained[f"{a.name}-{number}"] for a in experiment.algorithms]
-        params = {one.id: one.params for one in members}
-        fixtures = [one.fixture for one in members]
-        result = measure(experiment, params, fixtures, [*policies, *learners])
+        result = measure(experiment, members, [*policies, *learners])
         for row in result.rows():
             rows.setdefault(row["fixture"], []).append(row)
         evaluations.append(result)

@@ -23,6 +23,7 @@ from cojax.evaluation.evaluator import group_by_shape
 from cojax.evaluation.learning_curve import RelativeGap
 from cojax.experiments import events
 from cojax.experiments.config import Experiment, Training, load_training
+from cojax.experiments.regimes import StartedFixture
 from cojax.families import FAMILIES
 from cojax.fixtures import Fixture, load_fixture
 from cojax.fixtures.store import save_fixture
@@ -126,7 +127,7 @@ def _gather(
 
     order = {fixture.id: i for i, fixture in enumerate(fixtures)}
     measured = [
-        measure(config, {one.id: one.params for one in group}, group, [run.policy])
+        measure(config, [StartedFixture.of(one) for one in group], [run.policy])
         for run, group in zip(runs, members, strict=True)
     ]
     rows = [row for k in zip(runs, members, measured, strict=True) for row in _rows(*k)]
@@ -188,18 +189,16 @@ def arguments(
 
 
 def measure(
-    config: Training | Experiment,
-    params: dict[str, EnvParams],
-    fixtures: Sequence[Fixture],
-    policies: Sequence[Any],
+    config: Training | Experiment, systems: Sequence[StartedFixture], policies: Sequence[Any]
 ) -> Evaluation:
-    """The final evaluation: all policies on systems of one shape, by name, on the same streams."""
-    with stage(f"evaluate {names(fixtures)}") as report:
+    """The final evaluation: all policies on systems of one shape, on the same streams."""
+    with stage(f"evaluate {names(systems)}") as report:
+        params = {one.id: one.params for one in systems}
         result = evaluate(policies, params, config.evaluation.num_trials, config.evaluation.root)
         report(1.0, f"{result.num_trials} paired trials")
-    floors = [getattr(one.certificate, "resolution_floor", None) for one in fixtures]
-    hashes = tuple(one.sha256 for one in fixtures)
-    return dataclasses.replace(result, floors=tuple(floors), hashes=hashes)
+    floors = tuple(one.floor for one in systems)
+    hashes = tuple(one.fixture.sha256 for one in systems)
+    return dataclasses.replace(result, floors=floors, hashes=hashes)
 
 
 def memory_line(job: Job) -> str:

@@ -11,7 +11,7 @@ from cojax import errors
 from cojax.agents.training import current_names, lookup
 from cojax.agents.tuned import tuned
 from cojax.errors import InputError
-from cojax.io import files, yaml
+from cojax.io import yaml
 from cojax.sweeps.space import Parameter, check, draw
 from cojax.sweeps.studies import studies
 
@@ -167,7 +167,7 @@ def load_sweep(path_or_name: str | Path) -> Sweep:
     Raises InputError, one line with file, field and what was expected, for anything unusable.
     """
     path = yaml.find("sweep", path_or_name, FOLDER)
-    return sweep(yaml.parse(files.read(path), path.name), path.name)
+    return sweep(yaml.load(path), path.name)
 
 
 def sweep(content: dict[str, Any], where: str = "sweep") -> Sweep:

@@ -298,11 +298,7 @@ def write(
 def _provenance(config: Sweep, fixtures: list[Fixture], about: dict[str, Any]) -> dict[str, Any]:
     """All that decides, or may explain, the figures of a sweep; JSON data."""
     known = {
-        one.id: {
-            "sha256": one.sha256,
-            "horizon": one.horizon,
-            "resolution_floor": getattr(one.certificate, "resolution_floor", None),
-        }
+        one.id: provenance.about_fixture(one.sha256, one.horizon, one.resolution_floor)
         for one in fixtures
     }
     chosen = config.evaluation
