@@ -14,7 +14,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "cojax"
 FLOORS = [  # each may import what stands below it
-    {"errors"},
+    {"errors", "types"},
     {"io"},
     {"inputs", "plugins", "precision", "linalg", "streams", "noise", "initial"},
     {"system", "policy"},

@@ -1,0 +1,29 @@
+"""The words of signatures: arrays with their shapes, pytrees, and data as files hold it.
+
+Shapes are those of one system, learner or member; ``vmap`` and ``stack`` put axes in front. Names
+of dimensions: ``n`` states, ``m`` inputs, ``o`` observations, ``d`` noises, ``N`` trials, ``M``
+members, ``T`` steps.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, Shaped
+
+Row: TypeAlias = dict[str, Any]  # a line of a table: JSON data by the name of its column
+Content: TypeAlias = dict[str, Any]  # of a YAML or JSON file, by the name of its field
+Json: TypeAlias = Any  # what a JSON or YAML file may hold anywhere
+
+__all__ = [
+    "Array",
+    "Bool",
+    "Content",
+    "Float",
+    "Int",
+    "Json",
+    "PRNGKeyArray",
+    "PyTree",
+    "Row",
+    "Shaped",
+]
