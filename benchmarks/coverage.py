@@ -17,7 +17,7 @@ from scipy import stats
 
 from cojax.evaluation import aggregate, performance_profile, probability_of_improvement
 from cojax.evaluation.intervals import difference, interval_over_seeds
-from cojax.sweeps.rows import log_gap_upper_bound
+from cojax.studies.rows import log_gap_upper_bound
 
 LAWS = {"normal": 0.0, "lognormal 0.5": 0.5, "lognormal 1": 1.0}
 PAIRS = (

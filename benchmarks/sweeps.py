@@ -21,8 +21,9 @@ import numpy as np
 import cojax
 from cojax.agents import loop
 from cojax.agents.layout import Layout
+from cojax.studies.members import Group, groups
+from cojax.studies.systems import StartedFixture
 from cojax.sweeps import sweep
-from cojax.sweeps.groups import Group, groups
 
 REPEATS = 3
 
@@ -59,14 +60,14 @@ def main() -> None:
     options = parser.parse_args()
     config = sweep(
         {
-            "schema": "cojax.sweep/1",
+            "schema": "cojax.study/1",
             "fixtures": [options.fixture],
             "algorithms": [{"name": options.algorithm}],
             "num_seeds": options.members,
             "total_timesteps": options.steps,
         }
     )
-    group = groups(config, [cojax.load_fixture(options.fixture)])[0]
+    group = groups(config, [StartedFixture.of(cojax.load_fixture(options.fixture))])[0]
     devices = jax.local_devices()
     some = sorted({1, len(devices)})
     rows = [("one after another", Layout(1), options.members)]

@@ -21,7 +21,7 @@ from cojax.commands import (
     output,
     render,
     report,
-    run,
+    studies,
     sweep,
     train,
 )
@@ -71,6 +71,6 @@ def main() -> None:
     compilation.settle()
 
 
-for module in (run, train, sweep, fixtures, evaluate, report, render):
+for module in (studies, train, sweep, fixtures, evaluate, report, render):
     for command in module.COMMANDS:
         main.add_command(command)

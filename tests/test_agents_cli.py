@@ -16,10 +16,10 @@ from click.testing import CliRunner
 
 from cojax.agents import load_policy
 from cojax.cli import main
-from cojax.experiments import config as config_module
-from cojax.experiments import training as training_module
-from cojax.experiments.config import load_training, training
 from cojax.fixtures import load_fixture, save_fixture
+from cojax.studies import config as config_module
+from cojax.studies import engine, load_study, study
+from cojax.studies.runner import Watch
 
 ARM, VEHICLE = "arm-n2-p0.80-s7", "nvdex-k1-easy"
 SMALL = ["num_envs=4", "num_steps=16", "num_minibatches=2", "update_epochs=1", "hidden=[8]"]
@@ -52,8 +52,8 @@ def test_the_folder_holds_everything(finished):
     assert [entry.name for entry in folder.iterdir()] == ["out"]  # no state is left
     out = folder / "out"
     assert {entry.name for entry in out.iterdir()} == {
-        "config.yaml", "curves.parquet", "fixtures", "policies", "provenance.json", "rows.json",
-        "tensorboard", "trials.parquet",
+        "config.yaml", "curves.parquet", "fixtures", "members.parquet", "policies",
+        "provenance.json", "rows.json", "rows.parquet", "tensorboard", "trials.parquet",
     }  # fmt: skip
     curves = curves_of(out)
     assert len(curves) == 2 * 2 * 4
@@ -96,12 +96,12 @@ def test_policies_and_provenance_fit_together(finished):
     assert (about["schema"], about["kind"]) == ("cojax.results/2", "train")
     assert {"git", "versions", "device", "prng"} <= set(about)
     curves = curves_of(out)
-    for population in about["populations"]:
-        assert np.allclose(population["gamma"], 0.9)
+    assert np.allclose(pd.read_parquet(out / "members.parquet")["gamma"], 0.9)
+    for population in about["groups"]:
         assert population["memory_bytes"] > 0
         last = load_policy(out / "policies" / f"{population['name']}.npz")
         best = load_policy(out / "policies" / f"{population['name']}-best.npz")
-        assert last.axes == best.axes == ("fixture", "seed") == tuple(population["axes"])
+        assert last.axes == best.axes == ("fixture", "seed")
         (fixture,) = population["fixtures"]
         mine = curves[curves["fixture"] == fixture]
         at = mine.loc[mine.groupby("seed")["relative_suboptimality"].idxmin()][
@@ -179,11 +179,11 @@ def test_event_files_say_what_the_curves_say(finished):
 
 def test_interrupted_and_resumed_from_its_own_config(finished, tmp_path, monkeypatch):
     """In the middle of the second shape; the curves are those of the whole run, bit for bit."""
-    monkeypatch.setattr(training_module, "STATE_SECONDS", 0.0)
-    tell, calls = training_module._progress, []
+    monkeypatch.setattr(engine, "STATE_SECONDS", 0.0)
+    of, calls = Watch.of, []
 
-    def stop_at_the_sixth(report, job, live):
-        inner = tell(report, job, live)
+    def stop_at_the_sixth(self, chunk):
+        inner = of(self, chunk)
 
         def progress(*args):
             inner(*args)
@@ -193,7 +193,7 @@ def test_interrupted_and_resumed_from_its_own_config(finished, tmp_path, monkeyp
 
         return progress
 
-    monkeypatch.setattr(training_module, "_progress", stop_at_the_sixth)
+    monkeypatch.setattr(Watch, "of", stop_at_the_sixth)
     whole, out = finished[0] / "out", tmp_path / "out"
     stopped = invoke(whole / "config.yaml", "--out", out)
     assert stopped.exit_code == 130
@@ -205,11 +205,11 @@ def test_interrupted_and_resumed_from_its_own_config(finished, tmp_path, monkeyp
     refused = invoke(whole / "config.yaml", "--out", out, "--resume", "--seed", "5")
     assert refused.exit_code == 2
     assert "of other work: seed: expected 0, got 5" in refused.stderr
-    done = invoke("--resume", "--out", out)
+    done = CliRunner().invoke(main, ["resume", str(out)])
     assert done.exit_code == 0, done.output
     assert calls == [64, 128, 192, 256, 64, 128, 192, 256]
     pd.testing.assert_frame_equal(curves_of(out), curves_of(whole), check_exact=True)
-    assert load_training(out / "config.yaml") == load_training(whole / "config.yaml")
+    assert load_study(out / "config.yaml") == load_study(whole / "config.yaml")
     again = invoke("--resume", "--out", out, "--json")
     assert again.exit_code == 0
     assert json.loads(again.stdout) == json.loads((whole / "rows.json").read_text())
@@ -217,41 +217,63 @@ def test_interrupted_and_resumed_from_its_own_config(finished, tmp_path, monkeyp
 
 
 def test_settings_are_an_axis(finished, tmp_path):
-    content = load_training(finished[0] / "out" / "config.yaml").model_dump_json(by_alias=True)
-    content = json.loads(content) | {
-        "fixtures": [ARM],
-        "settings": [{"learning_rate": 1e-3}, {"learning_rate": 3e-4}],
-        "total_timesteps": 64,
-    }
-    (tmp_path / "two.yaml").write_text(json.dumps(content))
-    done = invoke(tmp_path / "two.yaml", "--out", tmp_path / "out", "--json", "--points", "1")
+    """The third decides shapes: it is trained apart, and stands in the same tables."""
+    content = load_study(finished[0] / "out" / "config.yaml").content()
+    content |= {"fixtures": [ARM], "total_timesteps": 64}
+    content["algorithms"][0]["settings"] = [
+        {"learning_rate": 1e-3}, {"learning_rate": 3e-4}, {"hidden": [4]},
+    ]  # fmt: skip
+    (tmp_path / "three.yaml").write_text(json.dumps(content))
+    done = invoke(tmp_path / "three.yaml", "--out", tmp_path / "out", "--json", "--points", "1")
     assert done.exit_code == 0, done.output
-    assert [row["setting"] for row in json.loads(done.stdout)] == [0, 1]
+    rows = json.loads(done.stdout)
+    assert [row["setting"] for row in rows] == [0, 1, 2]
+    assert [row["hyperparameters"] for row in rows] == content["algorithms"][0]["settings"]
     losses = curves_of(tmp_path / "out").set_index(["setting", "seed"])["policy_loss"]
-    assert len(losses) == 4
+    assert len(losses) == 6
     assert (losses[0] != losses[1]).all()
+    trials = pd.read_parquet(tmp_path / "out" / "trials.parquet")
+    assert trials.groupby("setting").size().to_dict() == dict.fromkeys(range(3), 2 * 256)
+    for row, (_, mine) in zip(rows, trials.groupby("setting"), strict=True):
+        if not mine["failed"].any():
+            gap = mine["relative_suboptimality"].mean()
+            assert row["relative_suboptimality"]["mean"] == pytest.approx(gap, rel=1e-9)
+    policies = {
+        file.stem: load_policy(file) for file in (tmp_path / "out" / "policies").glob("*.npz")
+    }
+    assert set(policies) == {"ppo-0", "ppo-0-best", "ppo-0-1", "ppo-0-1-best"}
+    for name, num in (("ppo-0", 2), ("ppo-0-1", 1)):
+        assert policies[name].axes == ("fixture", "hyperparameters", "seed")
+        assert jax.tree.leaves(policies[name].params)[0].shape[:3] == (1, num, 2)
 
 
 def test_tuned_defaults_lie_beneath_and_are_written_out(monkeypatch):
     monkeypatch.setattr(
-        config_module, "tuned", lambda algorithm, family: {"learning_rate": 1.0, "hidden": [3]}
+        config_module, "hyperparameters", lambda *_: {"learning_rate": 1.0, "hidden": [3]}
     )
-    given = training(
+    given = study(
         {
             "schema": "cojax.train/1",
             "fixtures": [ARM],
             "algorithm": {"name": "ppo", "hyperparameters": {"hidden": [8]}},
             "settings": [{"clip_eps": 0.1}, {"learning_rate": 2.0}],
-        },
-        "test",
+        }
     )
-    assert given.on("ConverseArm") == [
+
+    def settings_of(config):
+        (algorithm,) = config.algorithms
+        base = config.base(algorithm, "ConverseArm")
+        return [{**base, **setting} for setting in config.settings(algorithm)]
+
+    assert settings_of(given) == [
         {"learning_rate": 1.0, "hidden": [8], "clip_eps": 0.1},
         {"learning_rate": 2.0, "hidden": [8]},
     ]
     written = given.resolved(["ConverseArm"])
-    monkeypatch.setattr(config_module, "tuned", lambda *_: {"gamma": 0.1})
-    assert written.on("ConverseArm") == [
+    monkeypatch.setattr(
+        config_module, "hyperparameters", lambda profile, *_: {"gamma": 0.1} if profile else {}
+    )
+    assert settings_of(written) == [
         {"learning_rate": 1.0, "hidden": [8], "clip_eps": 0.1},
         {"learning_rate": 2.0, "hidden": [8]},
     ]
@@ -265,7 +287,7 @@ def test_tuned_defaults_lie_beneath_and_are_written_out(monkeypatch):
         ("ppo", "fixtures: expected this field"),
         ("", "ALGORITHM: expected ppo, a2c"),
         ("--resume", "--resume: expected --out"),
-        ("--resume --out OUT", "expected an interrupted training"),
+        ("--resume --out OUT", "expected a study, finished or not"),
         ("none.yaml", "none.yaml: no such file"),
         (f"ppo --fixture {ARM} --set learning_rat=1", "did you mean 'learning_rate'?"),
         (f"ppo --fixture {ARM} --set learning_rate=1e400", "1e400, beyond the range of float64"),
@@ -296,9 +318,9 @@ def test_unusable_input_is_one_line_and_leaves_nothing(arguments, words, tmp_pat
     ("change", "words"),
     [
         ({"num_sedes": 2}, "num_sedes: unknown field; did you mean 'num_seeds'?"),
-        ({"settings": [{"hidden": [4]}, {"hidden": [8]}]}, "hidden decides shapes and cannot vary"),
         ({"algorithm": {"name": "ppo", "families": {"ConverseArn": {}}}}, "'ConverseArm'"),
-        ({"schema": "cojax.experiment/1"}, "schema: input should be 'cojax.train/1'"),
+        ({"schema": "cojax.study/2"}, "schema: input should be 'cojax.study/1'"),
+        ({"schema": "cojax.experiment/1"}, "kind: expected train, got run: use cojax run"),
     ],
 )
 def test_unusable_files_are_one_line(change, words, tmp_path):
@@ -365,9 +387,9 @@ def test_an_infinite_hyperparameter_is_kept_and_resumed(tmp_path, monkeypatch):
     out = tmp_path / "out"
     assert invoke(*words, "--set", "max_grad_norm=.inf", "--out", out).exit_code == 130
     monkeypatch.setattr(training_module, "_progress", tell)
-    done = invoke("--resume", "--out", out)
+    done = CliRunner().invoke(main, ["resume", str(out)])
     assert done.exit_code == 0, done.output
-    kept = load_training(out / "config.yaml").algorithm.families["ConverseArm"]
+    kept = load_study(out / "config.yaml").algorithm.families["ConverseArm"]
     assert kept["max_grad_norm"] == kept["obs_clip"] == float("inf")
     about = json.loads((out / "provenance.json").read_text(), parse_constant=pytest.fail)
     family = about["configuration"]["algorithm"]["families"]["ConverseArm"]

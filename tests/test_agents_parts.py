@@ -47,8 +47,7 @@ from cojax.agents.normalization import Moments, PopArt, RewardScale
 from cojax.agents.population import advance, averages
 from cojax.agents.run import Best
 from cojax.errors import InputError
-from cojax.experiments.config import training as training_of
-from cojax.sweeps.config import sweep as sweep_of
+from cojax.studies import study as study_of
 
 
 def numpy_gae(r, v, w, terminated, truncated, gamma, lam):
@@ -567,14 +566,15 @@ def test_files_with_the_last_versions_names_say_what_they_said():
     }
     content = {"schema": "cojax.train/1", "fixtures": ["x"], "algorithm": learner}
     content["settings"] = [{"random_phase": True}, {}]
-    ours = both_ways(lambda content: training_of(content, "x"), content)
-    setting, _ = ours.on("ConverseArm")
+    ours = both_ways(study_of, content)
+    (algorithm,) = ours.algorithms
+    setting = {**ours.base(algorithm, "ConverseArm"), **ours.settings(algorithm)[0]}
     hyperparameters(ppo.PPO, setting)  # neither is there twice
     assert (setting["actor_ema_rate"], setting["stagger_episodes"]) == (0.5, True)
     space = {"random_phase": [True, False], "value_rate": {"low": 0.1, "high": 0.2, "num": 2,
              "when": {"random_phase": [True]}}, "gamma": [0.9]}  # fmt: skip
     learner = {"name": "ppo", "hyperparameters": {"average_rate": 0.5}, "space": space}
     content = {"schema": "cojax.sweep/1", "fixtures": ["x"], "algorithms": [learner]}
-    swept = both_ways(sweep_of, content)
+    swept = both_ways(study_of, content)
     assert len(swept.settings(swept.algorithms[0])) == 3
     assert list(swept.algorithms[0].space) == ["stagger_episodes", "popart_rate", "gamma"]

@@ -89,7 +89,6 @@ def test_commands_without_a_folder_take_one_of_their_own(command, monkeypatch):
 
     arguments = {"train": ["train", "ppo", "--fixture", "point-mass"], "run": ["run", "quickstart"]}
     arguments = arguments[command]
-    monkeypatch.setattr("cojax.experiments.training.run_training", work)
-    monkeypatch.setattr("cojax.experiments.run_experiment", work)
+    monkeypatch.setattr("cojax.studies.run_study", work, raising=False)
     assert CliRunner().invoke(main, arguments).exit_code == 130
     assert len(set(taken)) == len(taken) == 2

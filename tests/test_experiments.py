@@ -8,11 +8,16 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
+import cojax
 from cojax.agents import load_policy
 from cojax.cli import main
 from cojax.errors import InputError
 from cojax.experiments import load_experiment, run_experiment, shipped_experiments
-from cojax.experiments.config import Experiment
+from cojax.studies import engine, run_study, study
+from cojax.studies.results import measure
+from cojax.studies.runner import here
+from cojax.studies.store import Store
+from cojax.studies.systems import systems
 
 SMALL = """
 schema: cojax.experiment/1
@@ -43,6 +48,7 @@ def test_the_folder_holds_everything(finished):
     folder, result = finished
     out = folder / "out"
     names = {"config.yaml", "provenance.json", "policies", "figure.png", "rows.json"}
+    names |= {"members.parquet"}
     names |= {"fixtures", "tables", "figures", "report.html"}
     assert names | {f"{n}.parquet" for n in ("rows", "trials", "curves")} == {
         entry.name for entry in out.iterdir()
@@ -73,8 +79,6 @@ def test_the_written_config_runs_the_same_experiment(finished):
 
 
 def test_checkpoints_load_and_are_what_was_evaluated(finished):
-    import cojax
-
     out = finished[0] / "out"
     policy = load_policy(out / "policies" / "ppo-0.npz")
     assert policy.axes == ("fixture", "seed")
@@ -122,37 +126,38 @@ def test_a_run_that_fails_while_writing_resumes_to_the_same_files(finished, tmp_
 
 
 def test_a_run_stopped_in_training_resumes_to_the_same_files(finished, tmp_path, monkeypatch):
-    from cojax.experiments import runner
-
     experiment = load_experiment(str(finished[0] / "small.yaml"))
-    prepared = []
+    monkeypatch.setattr(engine, "STATE_SECONDS", 0.0)
 
-    def stop_in_the_second(*args, progress=None, **kwargs):
-        job = prepare(*args, **kwargs)
-        prepared.append(job)
-        if len(prepared) < 2:
-            return job
-
-        class Stopped:
-            def run(self, progress, seconds):
-                def told(steps, total, metrics):
+    def stops_in_the_second(work, on_progress):
+        def told(chunk):
+            def stop(steps, total, metrics):
+                if chunk.group == 1:
                     raise KeyboardInterrupt
 
-                return job.run(told, 0.0)
+            return stop
 
-        return Stopped()
+        yield from here(work, told)
 
-    prepare = runner.prepare
-    with monkeypatch.context() as patched:
-        patched.setattr(runner, "prepare", stop_in_the_second)
-        with pytest.raises(KeyboardInterrupt):
-            run_experiment(experiment, tmp_path / "out")
+    with pytest.raises(KeyboardInterrupt):
+        run_study(experiment, tmp_path / "out", engine=stops_in_the_second)
     state = tmp_path / "out.unfinished"
-    assert {"ppo-0", "ppo-1.state"} <= {e.name for e in state.iterdir()}
-    counted = []
-    monkeypatch.setattr(runner, "prepare", lambda *a, **k: counted.append(1) or prepare(*a, **k))
-    run_experiment(experiment, tmp_path / "out", resume=True)
-    assert len(counted) == 1  # the first training was finished
+    assert [chunk.name for chunk in Store(state).done()] == ["000-0000000-0000002"]
+    assert [entry.name for entry in (state / "learners").iterdir()] == ["001-0000000-0000002"]
+    told = CliRunner().invoke(main, ["status", str(tmp_path / "out")])
+    assert told.stdout.strip().endswith("interrupted, 2 of 4 members done")
+    seen = []
+
+    def counts(work, on_progress):
+        def told(chunk):
+            return lambda steps, total, metrics: seen.append((chunk.group, steps))
+
+        yield from here(work, told)
+
+    run_study(experiment, tmp_path / "out", resume=True, engine=counts)
+    assert seen == [(1, 256)]  # the first training was finished, and half of the second
+    told = CliRunner().invoke(main, ["status", str(tmp_path / "out")])
+    assert told.stdout.strip().endswith("finished, 4 of 4 members done")
     assert files(tmp_path / "out") == files(finished[0] / "out")
 
 
@@ -160,7 +165,7 @@ def test_two_runs_cannot_write_one_folder(finished, tmp_path):
     from cojax.io.resume import claim
 
     experiment = load_experiment(str(finished[0] / "small.yaml"))
-    content = experiment.model_dump(mode="json", by_alias=True)
+    content = experiment.content()
     with (
         claim(tmp_path / "out", content, False, lambda file: content),
         pytest.raises(InputError, match="another process is writing there"),
@@ -169,12 +174,13 @@ def test_two_runs_cannot_write_one_folder(finished, tmp_path):
 
 
 def test_fixed_starts_are_one_state_and_another_problem(finished):
-    from cojax.experiments.regimes import systems
-    from cojax.experiments.training import measure
+    def under(content):
+        config = study(content, "run")
+        return systems(config, [cojax.load_fixture(name) for name in config.fixtures])
 
     content = load_experiment(str(finished[0] / "small.yaml")).model_dump(by_alias=True)
     content |= {"initial_states": "fixed", "initial_seeds": [7, 11]}
-    found = systems(Experiment.model_validate(content))
+    found = under(content)
     assert [one.id for one in found] == [
         f"{name}-from{seed}" for name in ("nvdex-k1-easy", "arm-n2-p0.80-s7") for seed in (7, 11)
     ]
@@ -187,12 +193,12 @@ def test_fixed_starts_are_one_state_and_another_problem(finished):
     assert not np.array_equal(
         found[0].fixture.initial_state.state, found[1].fixture.initial_state.state
     )
-    started = Experiment.model_validate(content | {"evaluation": {"num_trials": 2}})
+    started = study(content | {"evaluation": {"num_trials": 2}}, "run")
     rows = measure(started, found[:2], ["zero"]).rows()
     assert [row["resolution_floor"] for row in rows] == [one.floor for one in found[:2]]
     content["initial_states"] = "scheduled"
     with pytest.raises(InputError, match="initial_seeds: expected none"):
-        systems(Experiment.model_validate(content))
+        under(content)
 
 
 @pytest.mark.parametrize("name", ["serial_random", "serial_fixed", "nvdex"])
@@ -207,7 +213,7 @@ def test_shipped_experiments_are_complete(name, scale):
         assert experiment.initial_states == ("scheduled" if name == "serial_random" else "fixed")
         for family in {load_fixture(f).family for f in experiment.fixtures}:
             for algorithm in experiment.algorithms:
-                check(algorithm.name, experiment.on(algorithm, family))
+                check(algorithm.name, experiment.base(algorithm, family))
     if scale == "paper":
         assert len(experiment.fixtures) == (8 if name == "nvdex" else 24)
 
@@ -231,7 +237,7 @@ def test_run_refuses_in_one_line(arguments, expected):
 
 def load_experiment_from(text, folder):
     (folder / "small.yaml").write_text(text)
-    return load_experiment(str(folder / "small.yaml")).model_dump(mode="json", by_alias=True)
+    return load_experiment(str(folder / "small.yaml")).content()
 
 
 def test_quickstart_is_shipped():

@@ -18,9 +18,9 @@ from cojax.agents import off_policy, on_policy, ppo, td3
 from cojax.errors import InputError
 from cojax.evaluation import lqr_gain
 from cojax.experiments import run_experiment
-from cojax.experiments.config import Experiment
 from cojax.initial import InitialLaw
 from cojax.linalg import rotate
+from cojax.studies import study
 
 
 @struct.dataclass
@@ -119,7 +119,7 @@ def test_a_family_of_ones_own_is_generated_stored_trained_and_reported(spinner, 
         law = again.params.initial_state
         assert (type(law), law.dt, law.size.dtype) == (Sector, 0.3, "float32")
     outcome = run_experiment(
-        Experiment.model_validate(
+        study(
             {
                 "schema": "cojax.experiment/1", "name": "own", "fixtures": names[:2],
                 "algorithms": [{"name": "ppo", "hyperparameters": {

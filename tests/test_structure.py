@@ -25,8 +25,8 @@ FLOORS = [  # each may import what stands below it
     {"fixtures"},
     {"agents", "evaluation"},
     {"report"},
-    {"experiments"},
-    {"sweeps"},
+    {"studies"},
+    {"experiments", "sweeps"},
     {"commands"},
     {"cli", "__main__", "testing", "adapters"},
 ]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -20,14 +21,15 @@ from cojax.agents.training import lookup
 from cojax.cli import main
 from cojax.errors import InputError
 from cojax.io.resume import unfinished
+from cojax.studies.branches import branches
+from cojax.studies.members import Chunk, cut, groups
+from cojax.studies.placement import fit
+from cojax.studies.rows import log_gap_upper_bound
+from cojax.studies.runner import here
+from cojax.studies.space import draw
+from cojax.studies.store import Store
+from cojax.studies.systems import StartedFixture
 from cojax.sweeps import load_sweep, run_sweep, sweep
-from cojax.sweeps.groups import Chunk, cut, groups
-from cojax.sweeps.placement import fit
-from cojax.sweeps.rows import log_gap_upper_bound
-from cojax.sweeps.runner import here
-from cojax.sweeps.space import draw
-from cojax.sweeps.store import Store
-from cojax.sweeps.studies import studies
 
 SMALL = {
     "schema": "cojax.sweep/1",
@@ -53,6 +55,10 @@ TABLES = ("members.parquet", "trials.parquet", "curves.parquet", "rows.parquet",
 
 def changed(**fields):
     return sweep({**SMALL, **fields})
+
+
+def of(*names):
+    return [StartedFixture.of(cojax.load_fixture(name)) for name in names]
 
 
 def same(a, b, names=TABLES):
@@ -96,7 +102,7 @@ def test_a_member_is_the_solo_run_and_its_gap_can_be_measured_again(finished):
     policy = saved.member(member=int(line["policy_index"]))
     fixture = cojax.load_fixture("nvdex-k1-easy")
     config = load_sweep(folder / "small.yaml")
-    base = config.on(config.algorithms[0], fixture.family)
+    base = config.base(config.algorithms[0], fixture.family)
     key = jax.random.key(0, impl="threefry2x32")
     solo = cojax.train(
         "ppo",
@@ -158,8 +164,8 @@ def test_how_it_is_cut_changes_nothing(finished, tmp_path):
 def test_interrupted_and_resumed_gives_the_same_files(finished, tmp_path):
     folder, _ = finished
 
-    def stops(config, tasks, told):
-        yield from here(config, tasks[:1], told)
+    def stops(work, on_progress):
+        yield from here(dataclasses.replace(work, tasks=work.tasks[:1]), on_progress)
         raise KeyboardInterrupt
 
     config = sweep(SMALL)
@@ -175,8 +181,8 @@ def test_interrupted_and_resumed_gives_the_same_files(finished, tmp_path):
         run_sweep(changed(num_seeds=3), tmp_path / "out", resume=True)
     counted = []
 
-    def counts(config, tasks, told):
-        for result in here(config, tasks, told):
+    def counts(work, on_progress):
+        for result in here(work, on_progress):
             counted.append(result.chunk)
             yield result
 
@@ -253,10 +259,9 @@ def test_killed_at_twenty_moments(finished, tmp_path):
 def test_groups_by_shape_and_by_what_decides_shapes():
     space = {"num_steps": {"values": [16, 32]}, "clip_eps": {"values": [0.1, 0.2, 0.3]}}
     algorithm = {"name": "ppo", "space": space}
-    fixtures = [cojax.load_fixture(name) for name in ("arm-n2-p0.80-s7", "nvdex-k1-easy")]
     config = changed(algorithms=[algorithm])
-    found = groups(config, fixtures)
-    assert [(g.fixtures[0].family, g.h.num_steps, g.shape) for g in found] == [
+    found = groups(config, of("arm-n2-p0.80-s7", "nvdex-k1-easy"))
+    assert [(g.systems[0].fixture.family, g.h.num_steps, g.shape) for g in found] == [
         ("ConverseArm", 16, (3, 1, 2)),
         ("ConverseArm", 32, (3, 1, 2)),
         ("NVDEx", 16, (3, 1, 2)),
@@ -266,7 +271,7 @@ def test_groups_by_shape_and_by_what_decides_shapes():
 
 
 def test_cutting_covers_what_is_not_done():
-    group = groups(sweep(SMALL), [cojax.load_fixture("nvdex-k1-easy")])[0]
+    group = groups(sweep(SMALL), of("nvdex-k1-easy"))[0]
     assert cut(group, 4) == [Chunk(0, 0, 4), Chunk(0, 4, 6)]
     assert cut(group, 4, [Chunk(0, 2, 4), Chunk(1, 0, 2)]) == [Chunk(0, 0, 2), Chunk(0, 4, 6)]
     assert cut(group, 4, [Chunk(0, 0, 6)]) == []
@@ -277,7 +282,7 @@ def test_a_chunk_stays_within_the_memory():
     from cojax.agents.layout import Layout
 
     config = sweep(SMALL)
-    group = groups(config, [cojax.load_fixture("nvdex-k1-easy")])[0]
+    group = groups(config, of("nvdex-k1-easy"))[0]
     length, needed = fit(group, config, Layout(1), 2, 10**9)
     assert length == 2
     shorter, less = fit(group, config, Layout(1), 2, int(needed * 0.7))
@@ -360,7 +365,7 @@ def test_work_that_cannot_begin_leaves_nothing(tmp_path):
     with pytest.raises(InputError, match="is named more than once"):
         run_sweep(changed(fixtures=SMALL["fixtures"] * 2), tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
-    for folder, words in ((tmp_path, "no sweep.yaml"), (tmp_path / "x", "expected a sweep")):
+    for folder, words in ((tmp_path, "expected a study"), (tmp_path / "x", "expected a study")):
         result = CliRunner().invoke(main, ["sweep", "status", str(folder)])
         assert result.exit_code == 2, words
 
@@ -395,7 +400,7 @@ def searched():
 
 def test_a_search_ends_in_winners_and_resumes_to_the_same(tmp_path, monkeypatch):
     pytest.importorskip("optuna")
-    from cojax.sweeps import search
+    from cojax.studies import search
 
     monkeypatch.setattr(search, "STATE_SECONDS", 0.0)
     config = searched()
@@ -425,7 +430,7 @@ def test_a_search_ends_in_winners_and_resumes_to_the_same(tmp_path, monkeypatch)
         run_sweep(config, tmp_path / "second")
     monkeypatch.setattr(search._Population, "call", call)
 
-    def stops_at_once(config, tasks, told):
+    def stops_at_once(work, on_progress):
         raise KeyboardInterrupt
         yield
 
@@ -438,7 +443,7 @@ def test_a_search_ends_in_winners_and_resumes_to_the_same(tmp_path, monkeypatch)
 
 def test_event_files_hold_the_curves(tmp_path):
     pytest.importorskip("tensorboardX")
-    from cojax.sweeps.tracking import trackers
+    from cojax.studies.tracking import trackers
 
     config = changed(algorithms=[{**SMALL["algorithms"][0], "space": {}}])
     run_sweep(config, tmp_path / "out", trackers=trackers(config, tmp_path / "out", True, None))
@@ -448,7 +453,7 @@ def test_event_files_hold_the_curves(tmp_path):
 
 def test_weights_and_biases_offline(tmp_path, monkeypatch):
     pytest.importorskip("wandb")
-    from cojax.sweeps.tracking import trackers
+    from cojax.studies.tracking import trackers
 
     monkeypatch.setenv("WANDB_MODE", "offline")
     config = changed(algorithms=[{**SMALL["algorithms"][0], "space": {}}], num_seeds=1)
@@ -461,7 +466,7 @@ def test_null_beside_numbers_is_searched_in_studies_of_their_own():
     config = changed(
         algorithms=[{"name": "ppo", "space": space}], search={"budget": 8, "population": 2}
     )
-    found = studies(config)
+    found = branches(config)
     assert [study.fixed for study in found] == [
         {"target_kl": None, "num_minibatches": 2},
         {"target_kl": None, "num_minibatches": 4},
@@ -489,8 +494,8 @@ def test_what_a_learner_refuses_is_said_before_any_search(tmp_path):
 
 
 def test_a_damaged_chunk_is_one_line_and_named(finished, tmp_path):
-    def stops(config, tasks, told):
-        for result in here(config, tasks, told):
+    def stops(work, on_progress):
+        for result in here(work, on_progress):
             yield result
             raise KeyboardInterrupt
 

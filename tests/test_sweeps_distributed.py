@@ -112,7 +112,7 @@ def test_two_processes_give_what_one_gives(started_by, alone, tmp_path):
     [("here", "expected ADDRESS,N,I"), ("a:1,2,2", "I from 0"), ("a:1,1,0", "N >= 2")],
 )
 def test_processes_that_cannot_be(hosts, words):
-    from cojax.sweeps.hosts import join
+    from cojax.studies.hosts import join
 
     with pytest.raises(InputError, match=words):
         join(hosts)
@@ -132,7 +132,7 @@ def test_nothing_that_started_several_processes_is_one_line(tmp_path):
 
 def test_a_ray_address_that_does_not_answer_is_one_line(tmp_path):
     pytest.importorskip("ray")
-    from cojax.sweeps.cluster import on_ray
+    from cojax.studies.cluster import on_ray
 
     for address in (f"127.0.0.1:{free_port()}", "nowhere", "ray://x:0"):
         with pytest.raises(InputError, match="ray: ") as caught:
@@ -148,7 +148,7 @@ def test_two_ray_nodes_give_what_one_process_gives(kill, alone, tmp_path, monkey
     from ray._private import ray_constants
     from ray.cluster_utils import Cluster
 
-    from cojax.sweeps.cluster import on_ray
+    from cojax.studies.cluster import on_ray
 
     # else Ray replaces the loopback address by another of this machine
     monkeypatch.setattr(ray_constants, "ENABLE_RAY_CLUSTER", False)
@@ -227,7 +227,7 @@ def test_hosts_refuse_a_search_and_different_sweeps(configs, line, tmp_path):
 
 
 def test_a_search_runs_on_one_host():
-    from cojax.sweeps.hosts import across_hosts
+    from cojax.studies.hosts import across_hosts
 
     algorithm = {"name": "ppo", "space": {"clip_eps": {"low": 0.1, "high": 0.3}}}
     config = sweep({**SMALL, "algorithms": [algorithm], "search": {}})

@@ -6,9 +6,9 @@ import sys
 import pytest
 
 from cojax.errors import InputError
-from cojax.sweeps.config import Search
-from cojax.sweeps.proposals import Proposer, Storage, calls_of, importances
-from cojax.sweeps.space import Parameter
+from cojax.studies.candidates import Proposer, Storage, calls_of, importances
+from cojax.studies.config import Search
+from cojax.studies.space import Parameter
 
 pytest.importorskip("optuna")
 SPACE = {

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from cojax.agents.training import lookup
 from cojax.errors import InputError
-from cojax.sweeps.space import Parameter, check, draw, from_unit, ordered
+from cojax.studies.space import Parameter, check, draw, from_unit, ordered
 
 SPACE = {
     "target_kl": Parameter(low=0.01, high=0.1, when={"num_minibatches": [4]}),

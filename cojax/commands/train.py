@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
-from cojax.commands.results import results
+from cojax.commands.studies import finished_rows, go, going, placed, print_json, say_finished
+from cojax.types import Content, Json
 
 if TYPE_CHECKING:
-    from cojax.experiments.config import Training
+    from cojax.studies.config import Study
 
 
 @click.command()
@@ -33,8 +35,6 @@ if TYPE_CHECKING:
     multiple=True,
     help="One hyperparameter, over all else; may be repeated.",
 )
-@click.option("--out", metavar="FOLDER", help="[default: results/train-ALGORITHM-DATE-TIME]")
-@click.option("--resume", is_flag=True, help="Continue what was interrupted in --out.")
 @click.option("--tensorboard", is_flag=True, help="Also write event files.")
 @click.option(
     "--memory-limit",
@@ -47,9 +47,10 @@ if TYPE_CHECKING:
     type=int,
     help="Threads on a CPU; 1 is quickest with networks of 64 [default: one a core].",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print rows as JSON, and nothing else.")
+@going
 def train(
     what: str | None,
+    *,
     fixtures: tuple[str, ...],
     seeds: int | None,
     timesteps: int | None,
@@ -71,85 +72,71 @@ def train(
     results folder, or alike; options replace what it says. Interrupt with Ctrl-C; --resume with
     the same --out goes on from the state of at most a minute before.
     """
-    import json
-    from pathlib import Path
-
-    from cojax.sweeps.cores import use_threads
+    from cojax.studies.cores import use_threads
 
     if threads is not None:  # before gymnax, whose import makes JAX look at its devices
         use_threads(threads)
 
     from cojax.errors import InputError
-    from cojax.experiments.training import interrupted, run_training
-    from cojax.io import json_text
+    from cojax.studies.runner import interrupted
 
-    if resume and out is None:
-        raise InputError("--resume: expected --out, the folder of the interrupted training")
-    if resume and out is not None and (Path(out) / "config.yaml").exists():
-        rows = json_text.load(Path(out) / "rows.json", list)
-        click.echo(json.dumps(rows, indent=2) if as_json else f"{out}: finished already")
-        return
     given = {
         "num_seeds": seeds,
         "total_timesteps": timesteps,
         "seed": seed,
         "fixtures": list(fixtures) or None,
+        "curve": None if points is None else {"points": points},
     }
     options = {name: value for name, value in given.items() if value is not None}
-    if what is None:
-        if not resume or out is None:
-            raise InputError("ALGORITHM: expected ppo, a2c, sac, td3, ddpg or a CONFIG.yaml")
-        if options or points is not None or config or settings:
-            raise InputError("--resume: without ALGORITHM it takes everything from the folder")
-        training = interrupted(out)
-    else:
-        training = _training(what, options, points, config, settings)
-    limit = None if memory_limit is None else memory_limit * 1e9
-    with results(out, f"train-{training.algorithm.name}", "cojax train --resume") as folder:
-        trained = run_training(
-            training, folder, resume=resume, tensorboard=tensorboard, memory_limit=limit
-        )
-    if as_json:
-        click.echo(json_text.rows_text(trained.rows))
+    if what is not None:
+        study = _training(what, options, config, settings)
+    elif not resume or out is None:
+        raise InputError("ALGORITHM: expected ppo, a2c, sac, td3, ddpg or a CONFIG.yaml")
+    elif options or config or settings:
+        raise InputError("--resume: without ALGORITHM it takes everything from the folder")
+    elif (found := finished_rows(out)) is not None:
+        say_finished(out, quiet=as_json)
+        print_json(found, as_json)
         return
-    _print(trained.rows)
-    click.echo(f"written to {trained.folder}/")
+    else:
+        study = interrupted(out)
+    if memory_limit is not None:
+        if not memory_limit > 0:
+            raise InputError(f"memory_limit: expected a number of GB > 0, got {memory_limit:g}")
+        study = placed(study, memory_gb=memory_limit)
+    again = "cojax train --resume"
+    print_json(
+        go(study, out, resume=resume, again=again, quiet=as_json, tensorboard=tensorboard), as_json
+    )
 
 
-def _training(
-    what: str,
-    options: dict[str, Any],
-    points: int | None,
-    config: str | None,
-    settings: tuple[str, ...],
-) -> Training:
+def _training(what: str, options: Content, config: str | None, settings: Sequence[str]) -> Study:
     """The training that the arguments describe."""
     from pathlib import Path
 
     from cojax.agents.training import current_names
-    from cojax.experiments.config import load_training
-    from cojax.experiments.config import training as validate
     from cojax.io import yaml
+    from cojax.studies import load_study, study
 
     where = "train"
-    content: dict[str, Any] = {"schema": "cojax.train/1", "algorithm": {"name": what}}
+    content: Content = {"schema": "cojax.study/1", "algorithms": [{"name": what}]}
     if what.endswith((".yaml", ".yml")):
         where = Path(what).name
-        content = load_training(what).model_dump(mode="json", by_alias=True)
-    content |= options
-    if points is not None:
-        content["curve"] = {**content.get("curve", {}), "points": points}
+        content = load_study(what, "train").model_dump(mode="json", by_alias=True)
+    curve = {**content.get("curve", {}), **options.get("curve", {})}
+    content |= {**options, "curve": curve}
+    content["name"] = f"train-{content['algorithms'][0]['name']}"
     given = yaml.load(config) if config else {}
     given |= dict(_assignment(word) for word in settings)
-    algorithm = content["algorithm"]
+    algorithm = content["algorithms"][0]
     given = current_names(algorithm["name"], given)
     algorithm["hyperparameters"] = {**algorithm.get("hyperparameters", {}), **given}
     families = algorithm.get("families", {})
     algorithm["families"] = {name: {**values, **given} for name, values in families.items()}
-    return validate(content, where)
+    return study(content, "train", where)
 
 
-def _assignment(word: str) -> tuple[str, Any]:
+def _assignment(word: str) -> tuple[str, Json]:
     """Name and value of ``NAME=VALUE``; the value as YAML writes it."""
     from cojax.errors import InputError
     from cojax.io import yaml
@@ -158,33 +145,6 @@ def _assignment(word: str) -> tuple[str, Any]:
     if not (name.isidentifier() and equals and value.strip()):
         raise InputError(f"--set: expected NAME=VALUE, got {word!r}")
     return name, yaml.parse(f"{name}: {value}", f"--set {word}")[name]
-
-
-def _print(rows: list[dict[str, Any]]) -> None:
-    """Print a table to standard output."""
-    from rich.table import Table
-
-    from cojax.report.printing import console, number
-
-    title = f"gap in units of V*: median, lowest and highest of {rows[0]['num_seeds']} seeds"
-    table = Table(title=title)
-    for title in ("fixture", "algorithm", "setting"):
-        table.add_column(title, overflow="fold")
-    for title in ("last", "best", "failed"):
-        table.add_column(title, justify="right", overflow="fold")
-    for row in rows:
-        gaps = [
-            f"{number(cell['median'])} [{number(cell['low'])}, {number(cell['high'])}]"
-            for cell in (row["last"], row["best"])
-        ]
-        labels = (row["fixture"], row["policy"], str(row["setting"]))
-        table.add_row(*labels, *gaps, str(row["failed"]))
-    out = console()
-    out.print(table)
-    out.print(
-        "The best was chosen by the gap it shows: judge it on other streams, cojax evaluate.",
-        soft_wrap=True,
-    )
 
 
 COMMANDS: list[click.Command] = [train]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from cojax.evaluation.crossed import FEW
+from cojax.types import Row
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -166,3 +167,81 @@ def print_findings(findings: Sequence[Any], machine: dict[str, str]) -> None:
         else "Sound: gaps measured on this machine are what they say.",
         soft_wrap=True,
     )
+
+
+def print_study(rows: Sequence[Row], kind: str, *, chosen: bool) -> None:
+    """Print the table of a study of some kind; ``chosen``, where a search chose its settings by
+    other seeds and streams than these.
+    """
+    if kind == "run":
+        print_rows(rows)
+    elif kind == "train":
+        print_training(rows)
+    else:
+        print_sweep(rows, fresh=chosen)
+
+
+def print_training(rows: Sequence[Row]) -> None:
+    """Print the gaps on the curves of a training to standard output."""
+    from rich.table import Table
+
+    title = f"gap in units of V*: median, lowest and highest of {rows[0]['num_seeds']} seeds"
+    table = Table(title=title)
+    for title in ("fixture", "algorithm", "setting"):
+        table.add_column(title, overflow="fold")
+    for title in ("last", "best", "failed"):
+        table.add_column(title, justify="right", overflow="fold")
+    for row in rows:
+        if "last" not in row:  # a reference
+            continue
+        gaps = [
+            f"{number(cell['median'])} [{number(cell['low'])}, {number(cell['high'])}]"
+            for cell in (row["last"], row["best"])
+        ]
+        labels = (row["fixture"], row["policy"], str(row["setting"]))
+        table.add_row(*labels, *gaps, str(row["failed"]))
+    out = console()
+    out.print(table)
+    out.print(
+        "The best was chosen by the gap it shows: judge it on other streams, cojax evaluate.",
+        soft_wrap=True,
+    )
+
+
+def print_sweep(rows: Sequence[Row], *, fresh: bool, most: int = 20) -> None:
+    """Print the best rows of every fixture to standard output; ``fresh``, where they were chosen
+    by other seeds and streams than these.
+    """
+    from rich.table import Table
+
+    table = Table(title=f"gap in units of V*, held-out streams: {rows[0]['num_seeds']} seeds")
+    for title in ("fixture", "algorithm", "setting", "varied"):
+        table.add_column(title, overflow="fold")
+    for title in ("median", "lowest", "highest", "bound", "diverged"):
+        table.add_column(title, justify="right", overflow="fold")
+    shown: dict[str, int] = {}
+    for row in rows:
+        shown[row["fixture"]] = shown.get(row["fixture"], 0) + 1
+        if shown[row["fixture"]] > most:
+            continue
+        varied = ", ".join(f"{n} {_short(v)}" for n, v in row["hyperparameters"].items())
+        number_of = "defaults" if row["setting"] < 0 else str(row["setting"])
+        gap = row["seeds"]
+        table.add_row(
+            row["fixture"], row["policy"], number_of, varied,
+            number(gap["median"]), number(gap["low"]), number(gap["high"]), number(row["bound"]),
+            f"{row['failures'] / (row['num_trials'] * row['num_seeds']):.0%}",
+        )  # fmt: skip
+    out = console()
+    out.print(table)
+    left = sum(max(0, count - most) for count in shown.values())
+    if left:
+        out.print(f"{left} more rows in rows.json")
+    note = "The best of many is better here than on fresh seeds: repeat it before you report it."
+    if fresh:
+        note = "Chosen by a search, trained again on fresh seeds, measured on fresh streams."
+    out.print(note, soft_wrap=True)
+
+
+def _short(value: object) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

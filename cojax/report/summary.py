@@ -30,7 +30,7 @@ class Summary:
         learners: names of the algorithms, in order.
         fixtures: fixtures, in the order of the evaluations.
         evaluations: one for each shape of fixture.
-        curves: see ``experiments.runner.Outcome``.
+        curves: see ``studies.results.Outcome``; ``stage_reward`` is the mean of training episodes.
     """
 
     name: str
@@ -43,12 +43,14 @@ class Summary:
     def of(cls, outcome: Any) -> Summary:
         """The summary of the outcome of an experiment."""
         by_id = {one.id: one.fixture for one in outcome.systems}
+        curves = outcome.curves
+        reward = curves["episode_return"] / curves["episode_length"]
         return cls(
-            outcome.experiment.name,
-            tuple(algorithm.name for algorithm in outcome.experiment.algorithms),
+            outcome.study.name,
+            tuple(algorithm.name for algorithm in outcome.study.algorithms),
             tuple(by_id[name] for e in outcome.evaluations for name in e.fixtures),
             tuple(outcome.evaluations),
-            outcome.curves,
+            curves.assign(stage_reward=reward),
         )
 
     def scores(self, policy: str, metric: str) -> np.ndarray:

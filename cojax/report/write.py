@@ -92,7 +92,7 @@ def write_report_files(outcome: Any, folder: Path) -> None:
     Both folders hold an ``index.json``: title, caption and command of each.
     """
     summary = Summary.of(outcome)
-    experiment = outcome.experiment
+    experiment = outcome.study
     command = "cojax run config.yaml"
     if experiment.scale:  # of a shipped experiment
         command = f"cojax run {experiment.name} --scale {experiment.scale}"

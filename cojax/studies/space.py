@@ -1,4 +1,4 @@
-"""The space of a sweep: what each hyperparameter may be, and settings drawn from it.
+"""The space of hyperparameters: what each hyperparameter may be, and settings drawn from it.
 
 A parameter is a list, alone or as ``values``, or a range from ``low`` to ``high``, on a logarithmic
 scale or of whole numbers if asked; ``when`` makes it depend on others. A setting is a mapping of

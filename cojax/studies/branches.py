@@ -1,4 +1,4 @@
-"""A search as studies: what decides shapes, or whether there is a number at all, is chosen once."""
+"""A search in branches: what decides shapes, or whether there is a number, is chosen once."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 from cojax.agents.training import lookup
 from cojax.errors import InputError
-from cojax.sweeps.space import Setting, Space
+from cojax.studies.space import Setting, Space
 
 if TYPE_CHECKING:
-    from cojax.sweeps.config import Algorithm, Sweep
+    from cojax.studies.config import Algorithm, Study
 
 
 @dataclasses.dataclass(frozen=True)
-class Study:
-    """One search: an algorithm and one choice of what its members must have in common.
+class Branch:
+    """One population: an algorithm and one choice of what its members must have in common.
 
     Attributes:
         name: of its folder.
@@ -35,18 +35,18 @@ class Study:
     seed: int
 
 
-def studies(config: Sweep) -> list[Study]:
-    """The studies of a sweep; they share the budget equally.
+def branches(config: Study) -> list[Branch]:
+    """The branches of a search; they share the budget equally.
 
-    Settings of a population are stacked: null beside numbers makes two studies, one without.
+    Settings of a population are stacked: null beside numbers makes two branches, one without.
     Raises InputError, one line, for a space that cannot be divided so.
     """
     assert config.search is not None
     found = []
     for algorithm in config.algorithms:
         _check(algorithm)
-        branches = [_branches(algorithm, name) for name in algorithm.space]
-        for chosen in itertools.product(*branches):
+        choices = [_choices(algorithm, name) for name in algorithm.space]
+        for chosen in itertools.product(*choices):
             fixed: Setting = {}
             space: Space = {}
             for setting, parameter in chosen:
@@ -59,7 +59,7 @@ def studies(config: Sweep) -> list[Study]:
                 )
             found.append((algorithm, fixed, space))
     return [
-        Study(
+        Branch(
             name=f"{number:03d}-{algorithm.name}",
             algorithm=algorithm,
             fixed=fixed,
@@ -71,8 +71,8 @@ def studies(config: Sweep) -> list[Study]:
     ]
 
 
-def _branches(algorithm: Algorithm, name: str) -> list[tuple[Setting, Space]]:
-    """What a parameter may be in a study: fixed, or varied in its space."""
+def _choices(algorithm: Algorithm, name: str) -> list[tuple[Setting, Space]]:
+    """What a parameter may be in a branch: fixed, or varied in its space."""
     parameter = algorithm.space[name]
     if _shapes(algorithm, name):
         return [({name: value}, {}) for value in parameter.levels(name)]

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from cojax.errors import InputError
-from cojax.sweeps.config import Search
-from cojax.sweeps.space import Parameter, Setting, active, ordered
+from cojax.studies.config import Search
+from cojax.studies.space import Parameter, Setting, active, ordered
 
 WORST = 6.0  # log10 of a gap that could not be measured
 

@@ -19,11 +19,11 @@ from cojax.agents.algorithm import learning
 from cojax.agents.layout import Layout
 from cojax.errors import InputError
 from cojax.io.progress import Report
-from cojax.sweeps.config import Sweep
-from cojax.sweeps.cores import POOL, cores, pool, usable
-from cojax.sweeps.engine import curve_measure
-from cojax.sweeps.groups import Group
-from cojax.sweeps.store import Store
+from cojax.studies.config import Study
+from cojax.studies.cores import POOL, cores, pool, usable
+from cojax.studies.engine import curve_measure
+from cojax.studies.members import Group
+from cojax.studies.store import Store
 
 WIDTHS = {"cpu": (1, 16), "other": (256, 1024, 4096)}  # that are tried
 DEFAULT = {"cpu": 1, "other": 1024}  # where trying does not pay
@@ -56,7 +56,7 @@ def kind() -> str:
     return "cpu" if jax.default_backend() == "cpu" else "other"
 
 
-def devices(config: Sweep) -> list[Any]:
+def devices(config: Study) -> list[Any]:
     """The devices to use. Raises InputError where more are asked for than can be used."""
     found = jax.local_devices()
     asked = config.execution.devices
@@ -73,11 +73,11 @@ def devices(config: Sweep) -> list[Any]:
     return found
 
 
-def place(group: Group, config: Sweep, store: Store, report: Report) -> Placement:
+def place(group: Group, config: Study, store: Store, report: Report) -> Placement:
     """Choose for a group, or find what an earlier sitting chose.
 
     The length of a chunk stays within 80% of the memory there is, or ``execution.memory_gb``, and
-    is what an earlier sitting took, so that an interrupted sweep ends in the same files.
+    is what an earlier sitting took, so that an interrupted study ends in the same files.
     """
     using = devices(config)
     width = config.execution.width or store.decide(f"width-{group.number:03d}")
@@ -111,7 +111,7 @@ def chunk_members(total_timesteps: int) -> int:
     return max(CHUNK[kind()], min(MOST, CHUNK_STEPS // total_timesteps))
 
 
-def fit(group: Group, config: Sweep, layout: Layout, length: int, limit: int) -> tuple[int, int]:
+def fit(group: Group, config: Study, layout: Layout, length: int, limit: int) -> tuple[int, int]:
     """The longest chunk up to ``length``, whole blocks, within ``limit``; and its peak, bytes.
 
     Raises InputError, one line, where not even one block of one member a device fits.
@@ -135,7 +135,7 @@ def fit(group: Group, config: Sweep, layout: Layout, length: int, limit: int) ->
         length = fewer * layout.block
 
 
-def _measured(group: Group, config: Sweep, using: list[Any], report: Report) -> int:
+def _measured(group: Group, config: Study, using: list[Any], report: Report) -> int:
     """The width of the highest throughput, or the usual one where the work is short."""
     most = -(-group.size // len(using))
     if group.total_timesteps * group.size < LONG or most == 1:
@@ -150,7 +150,7 @@ def _measured(group: Group, config: Sweep, using: list[Any], report: Report) -> 
 
 
 @learning()
-def throughput(group: Group, config: Sweep, layout: Layout) -> float:
+def throughput(group: Group, config: Study, layout: Layout) -> float:
     """Environment steps a second of a few updates, over the members of one block."""
     count = layout.block
     population = group.population(np.arange(count) % group.size, layout)

@@ -1,8 +1,8 @@
-"""One sweep over several hosts, for chunks too large for one: ``jax.distributed``.
+"""One study over several hosts, for chunks too large for one: ``jax.distributed``.
 
 Every process runs the same loop over chunks and trains its own part of each on its own devices;
 parts meet in one all-gather a chunk. The first process alone reads and writes the results folder,
-and tells the others what is to be done: they need no files but the sweep's.
+and tells the others what is to be done: they need no files but the study's.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import dataclasses
 import hashlib
 import json
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,18 +21,18 @@ import numpy as np
 from cojax.errors import InputError
 
 if TYPE_CHECKING:
-    from cojax.fixtures import Fixture
-    from cojax.sweeps.config import Sweep
-    from cojax.sweeps.engine import Result, Told
-    from cojax.sweeps.groups import Chunk, Group
-    from cojax.sweeps.runner import Task
+    from cojax.agents.loop import Progress
+    from cojax.studies.config import Study
+    from cojax.studies.engine import Result
+    from cojax.studies.members import Chunk, Group
+    from cojax.studies.runner import Work
 
 CONNECT_SECONDS = 60
 SEARCH = "search: runs on one host; leave --hosts out"
 
 
 def join(text: str) -> None:
-    """Join the processes of a sweep: ``ADDRESS,N,I``, this being the I-th of N, counted from 0.
+    """Join the processes of a study: ``ADDRESS,N,I``, this being the I-th of N, counted from 0.
 
     ``auto`` takes all three from what started the processes, as ``jax.distributed.initialize``
     does: Slurm's srun, Open MPI's mpirun, a TPU pod, Kubernetes.
@@ -62,10 +62,10 @@ def join(text: str) -> None:
         raise InputError(f"--hosts: {text.partition(',')[0]}: {line}") from None
 
 
-def agree(config: Sweep, finished: bool) -> bool:
+def agree(config: Study, finished: bool) -> bool:
     """Whether the first process found the sweep ``finished``; then there is nothing to do.
 
-    Raises InputError, one line, in every process, for a sweep with a search, and unless all were
+    Raises InputError, one line, in every process, for a study with a search, and unless all were
     given one sweep: each would train its part of another.
     """
     from jax.experimental import multihost_utils
@@ -85,63 +85,63 @@ def leads() -> bool:
     return jax.process_index() == 0
 
 
-def across_hosts(
-    config: Sweep, tasks: Sequence[Task], told: Callable[[Chunk], Told]
-) -> Iterator[Result]:
+def across_hosts(work: Work, on_progress: Callable[[Chunk], Progress]) -> Iterator[Result]:
     """The engine of the first process; the others are in :func:`follow`.
 
-    Raises InputError for a sweep with a search.
+    Raises InputError for a study with a search.
     """
-    if config.search is not None:
+    if work.config.search is not None:
         raise InputError(SEARCH)
-    fixtures: dict[str, Fixture] = {f.id: f for g, _, _ in tasks for f in g.fixtures}
     from cojax.fixtures.store import to_text
 
+    sources = {system.source.id: system.source for system in work.systems}
     _say(
         {
-            "fixtures": {name: to_text(fixture) for name, fixture in fixtures.items()},
+            "fixtures": [to_text(source) for source in sources.values()],
             "tasks": [
                 [dataclasses.astuple(chunk), placed.layout.width, placed.length]
-                for _, chunk, placed in tasks
+                for _, chunk, placed in work.tasks
             ],
         }
     )
-    for group, chunk, placed in tasks:
-        yield _together(config, group, chunk, placed.layout.width, placed.length, told(chunk))
+    for group, chunk, placed in work.tasks:
+        shape = (placed.layout.width, placed.length)
+        yield _together(work.config, group, chunk, *shape, on_progress(chunk))
 
 
-def follow(config: Sweep) -> None:
+def follow(config: Study) -> None:
     """Train this process's part of every chunk that the first process names.
 
-    Raises InputError for a sweep with a search.
+    Raises InputError for a study with a search.
     """
     from cojax.fixtures import load_fixture
-    from cojax.sweeps.groups import Chunk, groups
+    from cojax.studies.members import Chunk, groups
+    from cojax.studies.systems import systems
 
     if config.search is not None:
         raise InputError(SEARCH)
     said = _say(None)
     with tempfile.TemporaryDirectory() as folder:
         fixtures = []
-        for number, words in enumerate(said["fixtures"].values()):
+        for number, words in enumerate(said["fixtures"]):
             file = Path(folder) / f"{number:06d}.yaml"
             file.write_text(words, "utf-8")
             fixtures.append(load_fixture(file))
-    everything = groups(config, fixtures)
+    everything = groups(config, systems(config, fixtures))
     for numbers, width, length in said["tasks"]:
         chunk = Chunk(*numbers)
         _together(config, everything[chunk.group], chunk, width, length, None)
 
 
 def _together(
-    config: Sweep, group: Group, chunk: Chunk, width: int, length: int, told: Told | None
+    config: Study, group: Group, chunk: Chunk, width: int, length: int, on_progress: Progress | None
 ) -> Result:
     """A chunk, each process a part of it; the whole result in every process."""
     from jax.experimental import multihost_utils
 
     from cojax.agents.layout import Layout
-    from cojax.sweeps import engine
-    from cojax.sweeps.groups import Chunk
+    from cojax.studies import engine
+    from cojax.studies.groups import Chunk
 
     num = jax.process_count()
     share = -(-length // num)
@@ -149,9 +149,12 @@ def _together(
     share = layout.block * -(-share // layout.block)
     start = min(chunk.start + jax.process_index() * share, chunk.stop - 1)
     part = Chunk(chunk.group, start, min(start + share, chunk.stop))
-    mine = engine.run(group, part, config, engine.prepare(group, part, layout, share), told)
-    names = ("gaps", "curve", "metrics", "failed")
-    tree = {name: getattr(mine, name) for name in names} | {"params": mine.policy.params}
+    mine = engine.run(
+        group, part, config, engine.prepare(group, part, layout, share), on_progress=on_progress
+    )
+    names = ("gaps", "curve", "metrics", "failed", "gamma")
+    tree = {name: x for name in names if (x := getattr(mine, name)) is not None}
+    tree["params"] = mine.policy.params
 
     def padded(x: Any) -> np.ndarray:
         x = np.asarray(x)

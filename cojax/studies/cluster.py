@@ -1,4 +1,4 @@
-"""The chunks of a sweep on a Ray cluster: one task an accelerator, tried again where a node is
+"""The chunks of a study on a Ray cluster: one task an accelerator, tried again where a node is
 lost, results written by the process that asked as they come.
 """
 
@@ -6,16 +6,17 @@ from __future__ import annotations
 
 import socket
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from cojax.errors import InputError
 
 if TYPE_CHECKING:
-    from cojax.sweeps.config import Sweep
-    from cojax.sweeps.engine import Result, Told
-    from cojax.sweeps.groups import Chunk, Group
-    from cojax.sweeps.runner import Engine, Task
+    from cojax.agents.loop import Progress
+    from cojax.studies.config import Study
+    from cojax.studies.engine import Result
+    from cojax.studies.members import Chunk, Group
+    from cojax.studies.runner import Engine, Work
 
 RETRIES = 4  # of a chunk whose node was lost
 CONNECT_SECONDS = 10.0
@@ -23,7 +24,7 @@ AHEAD = 2  # chunks in the queue of each accelerator
 
 
 def on_ray(address: str | None = None, *, retries: int = RETRIES) -> Engine:
-    """An engine for :func:`cojax.sweeps.run_sweep` that runs chunks on a Ray cluster.
+    """An engine for :func:`cojax.studies.run_study` that runs chunks on a Ray cluster.
 
     Where the cluster has GPUs, a chunk takes one; otherwise it takes one core. Inside a Slurm
     allocation start Ray on its nodes (``ray symmetric-run`` does) and give ``"auto"``.
@@ -41,11 +42,10 @@ def on_ray(address: str | None = None, *, retries: int = RETRIES) -> Engine:
     if mine:
         _connect(ray, address)
 
-    def engine(
-        config: Sweep, tasks: Sequence[Task], told: Callable[[Chunk], Told]
-    ) -> Iterator[Result]:
+    def engine(work: Work, on_progress: Callable[[Chunk], Progress]) -> Iterator[Result]:
+        del on_progress  # chunks are told of as they end
         try:
-            yield from _run(ray, config, tasks, retries)
+            yield from _run(ray, work, retries)
         finally:
             if mine:
                 ray.shutdown()
@@ -91,21 +91,21 @@ def _probe(address: str) -> None:
         raise InputError(f"ray: nothing answers at {address}: {error}") from None
 
 
-def _run(ray: Any, config: Sweep, tasks: Sequence[Task], retries: int) -> Iterator[Result]:
+def _run(ray: Any, work: Work, retries: int) -> Iterator[Result]:
     """Keep every accelerator's queue filled; yield results as they end."""
     total = ray.cluster_resources()
     gpus = int(total.get("GPU", 0))
     needs = {"num_gpus": 1} if gpus else {"num_cpus": 1}
     slots = max(1, gpus or int(total.get("CPU", 1)))
-    work = ray.remote(max_retries=retries, **needs)(_chunk)
-    groups = {id(group): ray.put(group) for group, _, _ in tasks}
-    left = list(reversed(tasks))
+    train = ray.remote(max_retries=retries, **needs)(_chunk)
+    groups = {id(group): ray.put(group) for group, _, _ in work.tasks}
+    left = list(reversed(work.tasks))
     running: dict[Any, Chunk] = {}
     while left or running:
         while left and len(running) < AHEAD * slots:
             group, chunk, placed = left.pop()
             shape = (placed.layout.width, placed.length)
-            running[work.remote(config, groups[id(group)], chunk, *shape)] = chunk
+            running[train.remote(work.config, groups[id(group)], chunk, *shape)] = chunk
         (done, *_), _ = ray.wait(list(running), num_returns=1)
         chunk = running.pop(done)
         try:
@@ -121,12 +121,12 @@ def _run(ray: Any, config: Sweep, tasks: Sequence[Task], retries: int) -> Iterat
             ) from None
 
 
-def _chunk(config: Sweep, group: Group, chunk: Chunk, width: int, length: int) -> Result:
+def _chunk(config: Study, group: Group, chunk: Chunk, width: int, length: int) -> Result:
     """Run a chunk where Ray put it, on the first device there."""
     import jax
 
     from cojax.agents.layout import Layout
-    from cojax.sweeps import engine
+    from cojax.studies import engine
 
     layout = Layout.over(jax.local_devices()[:1], width)
     length = layout.block * -(-length // layout.block)

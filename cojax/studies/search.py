@@ -22,68 +22,66 @@ from cojax.agents.loop import Members, Plan
 from cojax.agents.population import initialize
 from cojax.agents.training import lookup
 from cojax.errors import InputError
-from cojax.evaluation.evaluator import group_by_shape
-from cojax.fixtures import Fixture
 from cojax.io import files, json_text
 from cojax.io.progress import Report, stage
-from cojax.sweeps.config import Sweep
-from cojax.sweeps.engine import final_measure
-from cojax.sweeps.groups import Group, group
-from cojax.sweeps.placement import DEFAULT, devices, kind
-from cojax.sweeps.proposals import Proposer, Storage, importances
-from cojax.sweeps.rows import log_gap_upper_bound
-from cojax.sweeps.space import Setting
-from cojax.sweeps.store import DATABASE
-from cojax.sweeps.studies import Study, studies
+from cojax.studies.branches import Branch, branches
+from cojax.studies.candidates import Proposer, Storage, importances
+from cojax.studies.config import Study
+from cojax.studies.engine import final_measure
+from cojax.studies.members import Group, blocks, group
+from cojax.studies.placement import DEFAULT, devices, kind
+from cojax.studies.rows import log_gap_upper_bound
+from cojax.studies.space import Setting
+from cojax.studies.store import DATABASE
+from cojax.studies.systems import StartedFixture
 
 if TYPE_CHECKING:
     import pandas as pd
 
 FRESH = 1_000_003  # added to the seed of the search for that of the winners
 STATE_SECONDS = 60.0
-FINISHED = "finished"  # a file in the folder of a study that has ended
+FINISHED = "finished"  # a file in the folder of a branch that has ended
 DEFAULTS = -1  # number of the setting that varies nothing
 
 
 @learning()
-def run_searches(config: Sweep, fixtures: Sequence[Fixture], state: Path) -> pd.DataFrame:
-    """Run every study, or go on with it; one line for each trial, and a SQLite file beside."""
+def run_searches(config: Study, systems: Sequence[StartedFixture], state: Path) -> pd.DataFrame:
+    """Run every branch, or go on with it; one line for each trial, and a SQLite file beside."""
     import pandas as pd
 
     assert config.search is not None
-    found = studies(config)
-    for study in found:
-        _check(config, study, fixtures)
+    found = branches(config)
+    for branch in found:
+        _check(config, branch, systems)
     frames = []
-    for study in found:
-        with stage(f"search {study.name}") as report:
+    for branch in found:
+        with stage(f"search {branch.name}") as report:
             kept = Storage(config.search.storage or f"sqlite:///{state / DATABASE}",
-                           f"{config.name}/{study.name}")  # fmt: skip
-            proposer = _run(config, study, fixtures, state / "search" / study.name, kept, report)
-        frames.append(_frame(study, proposer))
+                           f"{config.name}/{branch.name}")  # fmt: skip
+            proposer = _run(config, branch, systems, state / "search" / branch.name, kept, report)
+        frames.append(_frame(branch, proposer))
         shares = json.dumps(importances(proposer))
-        files.write_whole(state / "search" / study.name / "importance.json", shares)
+        files.write_whole(state / "search" / branch.name / "importance.json", shares)
     trials = pd.concat(frames, ignore_index=True)
     return trials.assign(trial=np.arange(len(trials)))
 
 
-def _check(config: Sweep, study: Study, fixtures: Sequence[Fixture]) -> None:
+def _check(config: Study, branch: Branch, systems: Sequence[StartedFixture]) -> None:
     """Raise InputError for fixtures that do not train side by side, and for what the learner
-    refuses of the hyperparameters that decide shapes: before any study has begun.
+    refuses of the hyperparameters that decide shapes: before any branch has begun.
     """
-    shapes = group_by_shape([fixture.params for fixture in fixtures])
-    families = {fixture.family for fixture in fixtures}
-    if len(shapes) * len(families) > 1:
+    families = {system.fixture.family for system in systems}
+    if (count := len(blocks(systems))) > 1:
         raise InputError(
-            f"search: expected fixtures of one family and shape, got {len(shapes)} shapes of "
+            f"search: expected fixtures of one family and shape, got {count} of "
             f"{', '.join(sorted(families))}"
         )
-    spec = lookup(study.algorithm.name)
-    base = config.on(study.algorithm, families.pop())
-    spec.check(algorithms.host_hyperparameters(spec.hyperparameters, {**base, **study.fixed}, {}))
+    spec = lookup(branch.algorithm.name)
+    base = config.base(branch.algorithm, families.pop())
+    spec.check(algorithms.host_hyperparameters(spec.hyperparameters, {**base, **branch.fixed}, {}))
 
 
-def winners(config: Sweep, trials: pd.DataFrame) -> tuple[Sweep, dict[str, list[tuple[int, Any]]]]:
+def winners(config: Study, trials: pd.DataFrame) -> tuple[Study, dict[str, list[tuple[int, Any]]]]:
     """The best complete trials of each algorithm and its defaults, to be trained on fresh seeds
     and measured on streams that no choice has seen; by algorithm.
     """
@@ -108,12 +106,12 @@ def winners(config: Sweep, trials: pd.DataFrame) -> tuple[Sweep, dict[str, list[
 
 
 def winner_groups(
-    config: Sweep, chosen: dict[str, list[tuple[int, Any]]], fixtures: Sequence[Fixture]
+    config: Study, chosen: dict[str, list[tuple[int, Any]]], systems: Sequence[StartedFixture]
 ) -> list[Group]:
     """The groups that train the winners."""
     found: list[Group] = []
     for name, settings in chosen.items():
-        found += group(config, name, settings, fixtures, len(found))
+        found += group(config, name, settings, systems, len(found))
     return found
 
 
@@ -122,16 +120,16 @@ def _setting(words: str) -> Setting:
     return {k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(words).items()}
 
 
-def _frame(study: Study, proposer: Proposer) -> pd.DataFrame:
+def _frame(branch: Branch, proposer: Proposer) -> pd.DataFrame:
     import pandas as pd
 
     return pd.DataFrame(
         [
             {
-                "algorithm": study.algorithm.name,
-                "study": study.name,
+                "algorithm": branch.algorithm.name,
+                "study": branch.name,
                 "number": trial.number,
-                "setting": json.dumps({**study.fixed, **trial.setting}),
+                "setting": json.dumps({**branch.fixed, **trial.setting}),
                 "state": trial.state,
                 "share": len(trial.bounds) / proposer.calls,
                 "bound": 10**trial.value,
@@ -142,28 +140,28 @@ def _frame(study: Study, proposer: Proposer) -> pd.DataFrame:
 
 
 def _run(
-    config: Sweep,
-    study: Study,
-    fixtures: Sequence[Fixture],
+    config: Study,
+    branch: Branch,
+    systems: Sequence[StartedFixture],
     folder: Path,
     storage: Storage,
     report: Report,
 ) -> Proposer:
-    """One study, call by call, from its start or from the last state that was kept.
+    """One branch, call by call, from its start or from the last state that was kept.
 
     The bounds of every call are kept as they come; the states of the learners at most every
     minute, and the calls after the last of them are done again, to the same bounds.
     """
     assert config.search is not None
     folder.mkdir(parents=True, exist_ok=True)
-    proposer = Proposer(config.search, study.space, study.budget, study.seed)
+    proposer = Proposer(config.search, branch.space, branch.budget, branch.seed)
     known = _calls(folder)
     if (folder / FINISHED).exists():
         for bounds in known:
             proposer.feed(bounds)
         return proposer
     kept = _last_state(folder)
-    population = _Population(config, study, fixtures, proposer)
+    population = _Population(config, branch, systems, proposer)
     if kept:
         for bounds in known[:kept]:
             proposer.feed(bounds)
@@ -183,10 +181,10 @@ def _run(
             saved = time.perf_counter()
         complete = [trial.value for trial in proposer.trials if trial.state == "complete"]
         pruned = sum(trial.state == "pruned" for trial in proposer.trials)
-        told = f"{len(complete)} settings trained to the end, {pruned} stopped at a rung"
+        note = f"{len(complete)} settings trained to the end, {pruned} stopped at a rung"
         if complete:
-            told += f", lowest bound {10 ** min(complete):.3g} V*"
-        report(min(1.0, float(proposer.spent) / total), told)
+            note += f", lowest bound {10 ** min(complete):.3g} V*"
+        report(min(1.0, float(proposer.spent) / total), note)
     storage.keep(proposer)
     files.write_whole(folder / FINISHED, "")
     return proposer
@@ -212,12 +210,12 @@ class _Population:
     """The learners of a search: places × fixtures × seeds, each with a clock of its own."""
 
     def __init__(
-        self, config: Sweep, study: Study, fixtures: Sequence[Fixture], proposer: Proposer
+        self, config: Study, branch: Branch, systems: Sequence[StartedFixture], proposer: Proposer
     ) -> None:
         assert config.search is not None
-        self.config, self.study, self.fixtures = config, study, list(fixtures)
+        self.config, self.branch, self.systems = config, branch, list(systems)
         using = devices(config)
-        size = config.search.population * len(fixtures) * config.num_seeds
+        size = config.search.population * len(systems) * config.num_seeds
         width = min(config.execution.width or DEFAULT[kind()], -(-size // len(using)))
         self.layout = Layout.over(using, width, own_clocks=True)
         self.settings: list[Setting] = [
@@ -233,8 +231,8 @@ class _Population:
         self.members = Members.create(self.group.population(everyone, self.layout), self.plan)
 
     def _group(self) -> Group:
-        numbered = [(i, {**self.study.fixed, **s}) for i, s in enumerate(self.settings)]
-        found = group(self.config, self.study.algorithm.name, numbered, self.fixtures)
+        numbered = [(i, {**self.branch.fixed, **s}) for i, s in enumerate(self.settings)]
+        found = group(self.config, self.branch.algorithm.name, numbered, self.systems)
         if len(found) > 1:
             raise InputError(
                 "search: expected fixtures of one family and shape, and settings of one shape; "

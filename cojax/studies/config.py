@@ -1,0 +1,377 @@
+"""What a study is, ``cojax.study/1``: from YAML or from Python.
+
+One configuration for every kind of work. Its ``kind`` says what is made of it, and which defaults
+lie beneath:
+
+    run      algorithms beside reference policies, and a report
+    train    one algorithm, its curves and its best policies
+    sweep    many settings of algorithms, from a space or by a search
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from cojax import errors
+from cojax.agents.training import current_names, lookup
+from cojax.agents.tuned import Profile, hyperparameters
+from cojax.errors import InputError
+from cojax.io import yaml
+from cojax.studies.branches import branches
+from cojax.studies.space import Parameter, Setting, check, draw
+from cojax.types import Content
+
+FOLDER = Path(__file__).parent  # of the studies that are shipped
+SCHEMA = "cojax.study/1"
+BEFORE = {"cojax.experiment/1": "run", "cojax.train/1": "train", "cojax.sweep/1": "sweep"}
+BENEATH: dict[str, Content] = {  # what the kinds do not have in common
+    "run": {
+        "common_streams": True,
+        "evaluation": {"policies": ["oracle", "zero", "random"]},
+    },
+    "train": {"name": "train", "profile": "tuned", "curve": {"points": 20}},
+    "sweep": {
+        "name": "sweep",
+        "profile": "tuned",
+        "curve": {"points": 5},
+        "evaluation": {"num_trials": 64, "root": 2},
+    },
+}
+
+Kind = Literal["run", "train", "sweep"]
+Count = Annotated[int, Field(ge=1, strict=True)]
+Seed = Annotated[int, Field(ge=0, lt=2**32, strict=True)]  # more would be another seed
+Share = Annotated[float, Field(gt=0, lt=1)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
+
+
+class Algorithm(_Strict):
+    """A learner and what it learns with.
+
+    Attributes:
+        name: in ``cojax.agents.ALGORITHMS``.
+        hyperparameters: those that differ from its defaults, on all fixtures.
+        families: the same on the fixtures of one family, by its name.
+        settings: mappings that take the place of both, one for each setting.
+        space: hyperparameters that are varied; settings are drawn from it.
+        total_timesteps: a budget of its own, where it is not that of all.
+    """
+
+    name: str
+    hyperparameters: dict[str, Any] = {}
+    families: dict[str, dict[str, Any]] = {}
+    settings: list[dict[str, Any]] = []
+    space: dict[str, Parameter] = {}
+    total_timesteps: Count | None = None
+
+    @model_validator(mode="after")
+    def _current_names(self) -> Algorithm:
+        def current(given: Mapping[str, Any]) -> dict[str, Any]:
+            return current_names(self.name, given)
+
+        for name, value in {
+            "hyperparameters": current(self.hyperparameters),
+            "families": {family: current(given) for family, given in self.families.items()},
+            "settings": [current(setting) for setting in self.settings],
+            "space": {
+                name: parameter.model_copy(update={"when": current(parameter.when)})
+                for name, parameter in current(self.space).items()
+            },
+        }.items():
+            object.__setattr__(self, name, value)
+        return self
+
+
+class Generated(_Strict):
+    """Fixtures made for the study: ``num`` of a family, from ``ranges`` as ``cojax generate``."""
+
+    family: str
+    num: Count = 1
+    seed: Seed = 0
+    ranges: dict[str, Any] = {}
+
+
+class Curve(_Strict):
+    """The gap measured while training, at ``points`` moments, on streams of its own."""
+
+    num_trials: Count = 16
+    root: Seed = 1
+    points: Count = 10
+
+
+class Evaluation(_Strict):
+    """The paired trials that every learner is judged by, and ``policies`` beside them."""
+
+    policies: list[str] = []
+    num_trials: Count = 256
+    root: Seed = 0
+
+
+class Search(_Strict):
+    """Optuna proposes settings, a whole population at a time.
+
+    Attributes:
+        sampler: Optuna's that proposes; "cmaes" needs the package cmaes, "gp" PyTorch.
+        population: settings that train side by side.
+        budget: environment steps of all members together, in units of one full training of one
+            setting; the search ends where it is spent.
+        rungs: shares of the training after which a setting must be among the ``keep`` best of
+            all that got there, or is frozen and its place taken by a new one; none for no pruning.
+        keep: share of settings that pass a rung.
+        confidence: of the upper bound that is minimised.
+        winners: settings that are trained again, on fresh seeds.
+        winner_seeds: fresh seeds of each winner, and of the default settings.
+        startup: settings drawn at random before the sampler learns from results.
+        storage: an Optuna storage URL that gets every trial; None for a SQLite file in the
+            results folder.
+    """
+
+    sampler: Literal["tpe", "cmaes", "gp", "random"] = "tpe"
+    population: Count = 16
+    budget: Annotated[float, Field(gt=0)] = 64
+    rungs: list[Share] = [0.25, 0.5]
+    keep: Share = 0.5
+    confidence: Share = 0.9
+    winners: Count = 3
+    winner_seeds: Count = 10
+    startup: Count = 16
+    storage: str | None = None
+
+
+class Execution(_Strict):
+    """How the work is cut and placed: of no influence on what comes out, up to rounding.
+
+    Attributes:
+        chunk_members: members of a chunk, which is kept whole or not at all; None to choose.
+        width: members side by side on a device; None to measure.
+        devices: how many local devices to use; None for all.
+        memory_gb: what a chunk may take; None for 80% of what there is.
+        policies: whether the policies of a sweep are kept.
+    """
+
+    chunk_members: Count | None = None
+    width: Count | None = None
+    devices: Count | None = None
+    memory_gb: Annotated[float, Field(gt=0)] | None = None
+    policies: bool = True
+
+
+class Study(_Strict):
+    """Systems × algorithms × settings × seeds: every member trained for a budget, and measured.
+
+    Seed k of every algorithm and setting meets the same random numbers.
+
+    Attributes:
+        kind: run, train or sweep.
+        name: of the study.
+        scale: the part of the file's ``scales`` that was taken.
+        profile: tuned or published hyperparameters beneath the algorithms' own; None for neither.
+        fixtures: names of shipped ones, or files.
+        generate: fixtures to be made.
+        initial_states: whether they follow the fixture's law, a new one every episode
+            ("scheduled"), or are one state ("fixed"): the law's draw by the fixture's seed, or by
+            each of ``initial_seeds``.
+        initial_seeds: of fixed states.
+        common_streams: whether environment i of seed k meets the same initial states and noise
+            whatever learns.
+        algorithms: the learners.
+        sampler: how settings are drawn from the space of an algorithm.
+        num_settings: how many of them; None for a grid.
+        search: Optuna chooses the settings instead.
+        num_seeds: members of each setting on each system.
+        seed: root of all random numbers of training.
+        total_timesteps: environment steps of each member.
+        evaluation: of every member in the end.
+        curve: of every member on the way.
+        execution: how the work is placed.
+    """
+
+    schema_: Literal["cojax.study/1"] = Field(alias="schema")
+    kind: Kind
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    scale: str | None = None
+    profile: Profile | None = None
+    fixtures: list[str] = []
+    generate: Generated | None = None
+    initial_states: Literal["scheduled", "fixed"] = "scheduled"
+    initial_seeds: list[Seed] = []
+    common_streams: bool = False
+    algorithms: Annotated[list[Algorithm], Field(min_length=1)]
+    sampler: Literal["grid", "random", "sobol"] = "grid"
+    num_settings: Count | None = None
+    search: Search | None = None
+    num_seeds: Count = 4
+    seed: Seed = 0
+    total_timesteps: Count = 300_000
+    evaluation: Evaluation = Evaluation()
+    curve: Curve = Curve()
+    execution: Execution = Execution()
+
+    def content(self) -> Content:
+        """All that decides the results, JSON data: everything but ``execution``."""
+        return self.model_dump(mode="json", by_alias=True, exclude={"execution"})
+
+    def base(self, algorithm: Algorithm, family: str) -> dict[str, Any]:
+        """The hyperparameters of an algorithm on fixtures of a family, beneath its settings."""
+        return {
+            **hyperparameters(self.profile, algorithm.name, family),
+            **algorithm.hyperparameters,
+            **algorithm.families.get(family, {}),
+        }
+
+    def settings(self, algorithm: Algorithm) -> list[Setting]:
+        """The settings of an algorithm, in order; [{}] where nothing is varied."""
+        if algorithm.settings:
+            return list(algorithm.settings)
+        return draw(algorithm.space, self.sampler, self.num_settings, self.seed)
+
+    def budget(self, algorithm: Algorithm) -> int:
+        """Environment steps of each member."""
+        return algorithm.total_timesteps or self.total_timesteps
+
+    def resolved(self, families: Iterable[str]) -> Study:
+        """The same with everything that a profile decides written out."""
+        algorithms = [
+            algorithm.model_copy(
+                update={
+                    "hyperparameters": {},
+                    "families": {f: self.base(algorithm, f) for f in sorted(set(families))},
+                }
+            )
+            for algorithm in self.algorithms
+        ]
+        return self.model_copy(update={"algorithms": algorithms, "profile": None})
+
+
+def shipped_studies(kind: Kind | None = None) -> list[str]:
+    """Names of the studies in the package, of one kind or all."""
+    found = yaml.names(FOLDER)
+    return [n for n in found if kind is None or yaml.load(FOLDER / f"{n}.yaml")["kind"] == kind]
+
+
+def load_study(
+    path_or_name: str | Path,
+    kind: Kind | None = None,
+    *,
+    scale: str | None = None,
+    profile: Profile | None = None,
+) -> Study:
+    """Read a study: the path of a YAML file, or the name of a shipped one.
+
+    Args:
+        path_or_name: of the study.
+        kind: what it must be, and is where the file does not say.
+        scale: which of the file's ``scales`` to take: fields that replace those of the file.
+            By default "small", where it has scales.
+        profile: replaces the file's.
+
+    Raises InputError, one line with file, field and what was expected, for anything unusable.
+    """
+    path = yaml.find("study", path_or_name, FOLDER)
+    content = _scaled(yaml.load(path), scale, path.name)
+    if profile is not None:
+        content["profile"] = profile
+    return study(content, kind, path.name)
+
+
+def study(content: Content, kind: Kind | None = None, where: str = "study") -> Study:
+    """A study of the content of a file, called ``where`` in messages.
+
+    Raises InputError, one line with the field and what was expected.
+    """
+    content = _current(content)
+    found = content.setdefault("kind", kind or "run")
+    if kind is not None and found in BENEATH and found != kind:
+        raise InputError(f"{where}: kind: expected {kind}, got {found}: use cojax {found}")
+    for name, beneath in BENEATH.get(found, {}).items():
+        given = content.get(name, {} if isinstance(beneath, dict) else beneath)
+        both = isinstance(beneath, dict) and isinstance(given, dict)
+        content[name] = {**beneath, **given} if both else given
+    try:
+        checked = Study.model_validate(content)
+    except ValidationError as error:
+        raise InputError(f"{where}: {errors.first_problem(error, _fields())}") from None
+    try:
+        _check(checked)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+    return checked
+
+
+def _current(content: Content) -> Content:
+    """The content of a file of a schema before this one as this one writes it."""
+    content = dict(content)
+    kind = BEFORE.get(str(content.get("schema")))
+    if kind is None:
+        return content
+    content |= {"schema": SCHEMA, "kind": kind}
+    if kind == "train" and "algorithm" in content:
+        algorithm = content.pop("algorithm")
+        if isinstance(algorithm, dict) and "settings" in content:
+            algorithm = {**algorithm, "settings": content.pop("settings")}
+        content["algorithms"] = [algorithm]
+    if isinstance(content.get("tuned"), bool):
+        content["profile"] = "tuned" if content.pop("tuned") else None
+    return content
+
+
+def _scaled(content: Content, scale: str | None, where: str) -> Content:
+    """The content with the fields of one of its scales in place of its own."""
+    scales = content.pop("scales", None)
+    if scales is None:
+        if scale is not None:
+            raise InputError(f"{where}: scale {scale!r}: expected none, the file has no scales")
+        return content
+    if not isinstance(scales, dict) or not all(isinstance(v, dict) for v in scales.values()):
+        raise InputError(f"{where}: scales: expected a mapping of fields for each name")
+    scale = "small" if scale is None else scale
+    errors.one_of(f"{where}: scale", scale, scales)
+    return {**content, **scales[scale], "scale": scale}
+
+
+def _fields() -> list[str]:
+    """Every field name of the schema, as written in files."""
+    models = (Study, Algorithm, Generated, Curve, Evaluation, Search, Execution, Parameter)
+    return [f.alias or name for model in models for name, f in model.model_fields.items()]
+
+
+def _check(found: Study) -> None:
+    """What no field can know alone."""
+    if not found.fixtures and found.generate is None:
+        raise InputError("fixtures: expected at least one, or generate")
+    if found.initial_seeds and found.initial_states == "scheduled":
+        raise InputError("initial_seeds: expected none where initial_states is 'scheduled'")
+    if found.kind == "train" and len(found.algorithms) > 1:
+        raise InputError(f"algorithms: expected one to train, got {len(found.algorithms)}")
+    if found.kind == "sweep" and found.evaluation.policies:
+        raise InputError("evaluation.policies: expected none in a sweep")
+    errors.distinct("algorithms", (algorithm.name for algorithm in found.algorithms))
+    for algorithm in found.algorithms:
+        check(lookup(algorithm.name), algorithm.space)
+        both = sorted(set(algorithm.space) & set(algorithm.hyperparameters))
+        if both:
+            raise InputError(f"algorithms.{algorithm.name}: {both[0]} is both fixed and varied")
+        if algorithm.space and algorithm.settings:
+            raise InputError(f"algorithms.{algorithm.name}: expected settings or a space")
+    if found.search is None:
+        for algorithm in found.algorithms:
+            found.settings(algorithm)
+        return
+    if found.num_settings is not None or found.sampler != "grid":
+        raise InputError("search: takes the place of sampler and num_settings; leave them out")
+    for algorithm in found.algorithms:
+        if not algorithm.space:
+            raise InputError(
+                f"algorithms.{algorithm.name}: space: empty, there is nothing to search"
+            )
+    branches(found)
+    rungs = found.search.rungs
+    if rungs != sorted(set(rungs)):
+        raise InputError(f"search.rungs: expected ascending shares, got {rungs}")

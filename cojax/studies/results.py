@@ -1,0 +1,272 @@
+"""The results folder of a study: what it gave, measured and written."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cojax.agents import save_policy
+from cojax.evaluation import Evaluation, evaluate, provenance
+from cojax.evaluation.references import ReferencePolicy
+from cojax.fixtures.store import save_fixture
+from cojax.io import files, tables, yaml
+from cojax.io.progress import names, stage
+from cojax.io.resume import finish, part
+from cojax.policy import Policy
+from cojax.studies.config import Study
+from cojax.studies.members import Group
+from cojax.studies.rows import flat_rows, learner_rows
+from cojax.studies.store import BEST, CURVES, DATABASE, MEMBERS, POLICIES, Store, trial_frame
+from cojax.studies.systems import StartedFixture
+from cojax.studies.tracking import Tracker
+from cojax.types import Content, Row
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What a study gave.
+
+    Attributes:
+        study: what was done.
+        systems: its systems, in order.
+        rows: one dict for each system, policy and setting: of learners what
+            :func:`cojax.studies.rows.learner_rows` says, and of all how they were measured (see
+            ``Evaluation.rows``). Of a sweep the best come first.
+        members: one line for each member.
+        trials: one line for each system, policy, setting, seed and trial.
+        curves: one line for each member and interval.
+        evaluations: of a run and a training, one for each block of systems, or more where settings
+            decide shapes.
+        policies: of a run and a training, the last and the best policies by their file name.
+        candidates: of a search, one line for each setting that was tried.
+        folder: where it was written.
+    """
+
+    study: Study
+    systems: Sequence[StartedFixture]
+    rows: list[Row]
+    members: pd.DataFrame
+    trials: pd.DataFrame
+    curves: pd.DataFrame
+    evaluations: list[Evaluation]
+    policies: dict[str, Policy]
+    candidates: pd.DataFrame | None
+    folder: Path
+
+
+def write(
+    config: Study,
+    trained: Study,
+    systems: Sequence[StartedFixture],
+    everything: Sequence[Group],
+    store: Store,
+    folder: Path,
+    *,
+    references: Sequence[ReferencePolicy | Policy],
+    facts: dict[int, Content],
+    trackers: Sequence[Tracker],
+    candidates: pd.DataFrame | None,
+) -> Outcome:
+    """Measure what was trained, and everything into the folder, which appears whole or not at all.
+
+    ``config`` is the study and ``trained`` what its members learned by, of a search the winners'.
+    """
+    tabled = {name: _ordered(store.read(name), systems, config) for name in (MEMBERS, CURVES)}
+    rows = learner_rows(everything, tabled[MEMBERS])
+    evaluations: list[Evaluation] = []
+    policies: dict[str, Policy] = {}
+    if config.kind == "sweep":
+        trials = trial_frame(tabled[MEMBERS])
+        rows.sort(key=lambda row: (row["fixture"], row["bound"]))
+    else:
+        evaluations, trials, policies, rows = _measured(config, everything, store, references, rows)
+    outcome = Outcome(
+        study=config,
+        systems=systems,
+        rows=rows,
+        members=tabled[MEMBERS].drop(columns="trial_gaps", errors="ignore"),
+        trials=trials,
+        curves=tabled[CURVES],
+        evaluations=evaluations,
+        policies=policies,
+        candidates=candidates,
+        folder=folder,
+    )
+    with part(store.folder, "results") as new:
+        about = _provenance(config, trained, systems, everything, evaluations, facts)
+        _fill(outcome, new, about, store)
+        for tracker in trackers:
+            tracker.end(rows, outcome.curves, new)
+    finish(store.folder, "results", folder)
+    return outcome
+
+
+def _ordered(table: pd.DataFrame, systems: Sequence[StartedFixture], config: Study) -> pd.DataFrame:
+    """Lines by system and algorithm as the study names them, then setting and seed."""
+    places = {
+        "fixture": {system.id: i for i, system in enumerate(systems)},
+        "algorithm": {algorithm.name: i for i, algorithm in enumerate(config.algorithms)},
+    }
+    return table.sort_values(
+        ["fixture", "algorithm", "setting", "seed"],
+        key=lambda column: column.map(places[column.name]) if column.name in places else column,
+        kind="stable",
+        ignore_index=True,
+    )
+
+
+def _measured(
+    config: Study,
+    everything: Sequence[Group],
+    store: Store,
+    references: Sequence[ReferencePolicy | Policy],
+    learned: Sequence[Row],
+) -> tuple[list[Evaluation], pd.DataFrame, dict[str, Policy], list[Row]]:
+    """Evaluations, their trials, the policies, and rows of both training and evaluation.
+
+    References and one group of each algorithm are measured together; further groups of an
+    algorithm, whose settings decide shapes, after them, on the same trials.
+    """
+    import pandas as pd
+
+    about = {(row["fixture"], row["policy"], row["setting"]): row for row in learned}
+    evaluations, frames, policies = [], [], {}
+    rows: dict[str, list[Row]] = {}
+    counts = {a.name: len(config.settings(a)) for a in config.algorithms}
+    for together in _together(everything):
+        learners = []
+        for group in together:
+            settings = counts[group.spec.name] > 1
+            name = group.name
+            if name in policies:
+                name = f"{name}-{group.number}"
+            policies[name] = store.policies(group, POLICIES, settings=settings)
+            learners.append(policies[name])
+            if config.kind == "train":
+                policies[f"{name}-best"] = store.policies(group, BEST, settings=settings)
+        first = together[0].systems[0].id not in rows
+        found = measure(config, together[0].systems, [*(references if first else ()), *learners])
+        numbers = {group.spec.name: group.settings for group in together}
+        for row in found.rows():
+            if row["policy"] in numbers:
+                setting = int(numbers[row["policy"]][row.get("setting", 0)])
+                row = {**about[row["fixture"], row["policy"], setting], **row, "setting": setting}
+            rows.setdefault(row["fixture"], []).append(row)
+        frame = found.frame()
+        if "setting" in frame:
+            frame["setting"] = [
+                numbers[policy][int(setting)] if setting == setting else setting
+                for policy, setting in zip(frame["policy"], frame["setting"], strict=True)
+            ]
+        evaluations.append(found)
+        frames.append(frame)
+    ordered = dict.fromkeys(row["fixture"] for row in learned)
+    return (
+        evaluations,
+        pd.concat(frames, ignore_index=True),
+        policies,
+        [row for fixture in ordered for row in rows[fixture]],
+    )
+
+
+def _together(everything: Sequence[Group]) -> list[list[Group]]:
+    """Groups of one block, of each algorithm one: what is measured at once."""
+    found: list[list[Group]] = []
+    for group in sorted(everything, key=lambda group: group.block):
+        for others in found:
+            known = {other.spec.name for other in others}
+            if others[0].block == group.block and group.spec.name not in known:
+                others.append(group)
+                break
+        else:
+            found.append([group])
+    return found
+
+
+def measure(
+    config: Study, systems: Sequence[StartedFixture], policies: Sequence[ReferencePolicy | Policy]
+) -> Evaluation:
+    """The final evaluation: all policies on systems of one shape, on the same streams."""
+    with stage(f"evaluate {names(systems)}") as report:
+        params = {one.id: one.params for one in systems}
+        trials = config.evaluation
+        result = evaluate(policies, params, trials.num_trials, trials.root)
+        report(1.0, f"{result.num_trials} paired trials")
+    floors = tuple(one.floor for one in systems)
+    hashes = tuple(one.fixture.sha256 for one in systems)
+    return dataclasses.replace(result, floors=floors, hashes=hashes)
+
+
+def _fill(outcome: Outcome, new: Path, about: Content, store: Store) -> None:
+    """Write everything into a folder that is being made."""
+    from cojax.report import sweep_figures
+    from cojax.report.page import write_report
+    from cojax.report.write import write_report_files
+
+    files.write_whole(new / "config.yaml", yaml.dump(outcome.study.content()))
+    provenance.write(new, about, outcome.rows, outcome.trials)
+    tables.write(flat_rows(outcome.rows), new / "rows.parquet")
+    tables.write(outcome.members, new / MEMBERS)
+    tables.write(outcome.curves, new / CURVES)
+    (new / "fixtures").mkdir()
+    for system in outcome.systems:
+        save_fixture(system.fixture, new / "fixtures" / f"{system.id}.yaml")
+    if store.decide("policies"):
+        (new / "policies").mkdir()
+        for name, policy in outcome.policies.items():
+            save_policy(new / "policies" / f"{name}.npz", policy)
+        for chunk in store.done() if outcome.study.kind == "sweep" else ():
+            source = store.chunks / chunk.name / POLICIES
+            shutil.copyfile(source, new / "policies" / f"{chunk.name}.npz")
+    if outcome.candidates is not None:
+        tables.write(outcome.candidates, new / "candidates.parquet")
+        for file in (store.folder / "search").glob("*/importance.json"):
+            shutil.copyfile(file, new / f"importance-{file.parent.name}.json")
+        if (store.folder / DATABASE).exists():
+            shutil.copyfile(store.folder / DATABASE, new / DATABASE)
+    if outcome.study.kind == "sweep":
+        sweep_figures.write(outcome.rows, outcome.candidates, new)
+    if outcome.study.kind == "run":
+        write_report_files(outcome, new)
+        write_report(new)
+
+
+def _provenance(
+    config: Study,
+    trained: Study,
+    systems: Sequence[StartedFixture],
+    everything: Sequence[Group],
+    evaluations: Sequence[Evaluation],
+    facts: dict[int, Content],
+) -> Content:
+    """All that decides, or may explain, the figures of a study; JSON data."""
+    if evaluations:
+        found = provenance.provenance(config.kind, evaluations, config.content())
+    else:
+        known = {
+            one.id: provenance.about_fixture(one.fixture.sha256, one.fixture.horizon, one.floor)
+            for one in systems
+        }
+        chosen = trained.evaluation
+        trials = {"root": chosen.root, "num_trials": chosen.num_trials, "precision": "float32"}
+        found = provenance.described(config.kind, known, trials, config.content())
+    if config.kind != "run":  # whose files are the same whatever it took
+        found["execution"] = config.execution.model_dump(mode="json")
+        found["groups"] = [
+            {
+                "name": group.name,
+                "algorithm": group.spec.name,
+                "fixtures": [system.id for system in group.systems],
+                "settings": list(group.settings),
+                "num_seeds": group.num_seeds,
+                **facts.get(group.number, {}),
+            }
+            for group in everything
+        ]
+    return found
