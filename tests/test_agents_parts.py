@@ -475,7 +475,10 @@ def test_sums_of_metrics_see_what_is_added_after_a_million_updates():
     state = Counting(Clock.create(), jnp.array(False))
     spec = dataclasses.replace(ppo.ALGORITHM, update=update)
     updates = 2**20 + 5
-    state, sums, _ = advance(spec, Toy(), None, (), state, jnp.int32(updates), ToyParams(), None)
+    state, sums, _ = advance(
+        spec, Toy(), None, None,
+        state=state, num_updates=jnp.int32(updates), env_params=ToyParams(), h=None,
+    )  # fmt: skip
     metrics = averages(jax.device_get(sums), updates)
     assert int(state.clock.update) == updates
     np.testing.assert_allclose(metrics["reward"], 0.1, rtol=2**-10)  # a stretch rounds 2¹⁴ times
