@@ -168,7 +168,7 @@ def test_chunks_of_members_side_by_side_round_alike(whole):
         (30, 1, 1),
         (1, 1, 1),
         (5, 10**9, 5),
-    ],  # fmt: skip
+    ],
 )
 def test_length_of_chunks(size, most, length):
     assert memory_budget.chunk_length(size, most) == length <= most

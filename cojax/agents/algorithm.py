@@ -33,7 +33,7 @@ RENAMED = {  # hyperparameters, from the names that the last version had
 
 Given: TypeAlias = object  # None, a mapping or an instance: the hyperparameters of one run
 Settings: TypeAlias = object  # the same, or a sequence of those
-Change: TypeAlias = tuple[PyTree, dict[str, Float[Array, ""]]]  # a state and metrics
+Metrics: TypeAlias = dict[str, Float[Array, ""]]
 
 
 class Environment(Protocol):
@@ -114,7 +114,7 @@ class Algorithm:
     name: str
     hyperparameters: type
     init: Callable[[Environment, PRNGKeyArray, PyTree, PyTree], PyTree]
-    update: Callable[[Environment, PyTree, PyTree, PyTree], Change]
+    update: Callable[[Environment, PyTree, PyTree, PyTree], tuple[PyTree, Metrics]]
     policy_params: Callable[[Environment, PyTree, PyTree, PyTree], PyTree]
     policy_apply: Callable[[Environment, PyTree, PyTree], Callable]
     steps_per_update: Callable[[PyTree], int]
@@ -170,7 +170,7 @@ class Episodes(struct.PyTreeNode):
 
     def step(
         self, reward: Float[Array, num_envs], done: Bool[Array, num_envs]
-    ) -> tuple[Episodes, dict[str, Float[Array, ""]]]:
+    ) -> tuple[Episodes, Metrics]:
         """Count one step; also return sums over the episodes that ended in it."""
         returns, lengths = self.returns + reward, self.lengths + 1
         sums = {

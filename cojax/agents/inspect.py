@@ -133,7 +133,7 @@ def critic(spec: Algorithm, run: Run, /, **index: int) -> Critic:
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
 def _gradients(of, env, num, state, env_params, h, key):
-    return of(env, state, env_params, h, key, num)
+    return of(env, state, env_params, h, key=key, num=num)
 
 
 def _part(spec: Algorithm, name: str) -> Callable[..., Any]:
