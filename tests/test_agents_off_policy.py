@@ -13,6 +13,7 @@ from agents_toy import Toy, ToyParams, relative, value
 
 from cojax.agents import ddpg, off_policy, optimization, replay, sac, td3, train
 from cojax.agents.algorithm import hyperparameters, strong
+from cojax.agents.learner import Rollout
 from cojax.agents.off_policy_method import Minibatch
 from cojax.agents.replay import Sample
 
@@ -106,14 +107,15 @@ def test_replay_is_a_ring():
     for i in range(5):
         buffer = replay.write(buffer, rows[2 * i : 2 * i + 2], jnp.int32(i))
     np.testing.assert_array_equal(buffer[:, 0], [6, 7, 8, 9, 4, 5])
-    drawn = replay.sample(jax.random.key(0), buffer, jnp.int32(5), block, (3, 400))
+    drawn = replay.sample(jax.random.key(0), buffer, jnp.int32(5), block, shape=(3, 400))
     assert drawn.shape == (3, 400, 5)
     assert set(np.unique(drawn)) == {4, 5, 6, 7, 8, 9}
 
 
 def test_replay_draws_only_what_was_written():
     buffer = replay.write(replay.create(100, 1, 1), jnp.ones((2, 5)), jnp.int32(0))
-    assert float(replay.sample(jax.random.key(0), buffer, jnp.int32(1), 2, (500,)).min()) == 1.0
+    drawn = replay.sample(jax.random.key(0), buffer, jnp.int32(1), 2, shape=(500,))
+    assert float(drawn.min()) == 1.0
     assert replay.capacity(100, 64) == 128
 
 
@@ -129,11 +131,14 @@ def test_the_stored_next_observation_is_the_one_before_the_reset():
     """x' = ρx + noise: across a reset it would be anywhere in [-1, 1]."""
     h = hyperparameters(ddpg.DDPG, SMALL)
     params = strong(ToyParams(max_steps_in_episode=2, gain=0.0))
-    state = off_policy.init(ddpg.METHOD, ENV, jax.random.key(0), params, h)
-    _, rollout, done, _ = off_policy.collect(
-        ddpg.METHOD, ENV, state, jax.random.key(1), params, h.replace(num_steps=64)
+    state = ddpg.ALGORITHM.init(ENV, jax.random.key(0), params, h)
+    _, rollout, _ = off_policy.collect(
+        ENV, state, params, h.replace(num_steps=64), key=jax.random.key(1), method=ddpg.METHOD
     )
-    residual = (rollout.next_obs - 0.9 * rollout.obs)[..., 0] / 0.2
+    kept = off_policy.remember(state, rollout, 0.9, h.replace(num_steps=64, buffer_size=256))
+    rows = replay.unpack(kept.replay, 1)
+    residual = (rows.next_obs - 0.9 * rows.obs)[..., 0] / 0.2
+    done = rollout.truncated.reshape(-1)
     assert done.any()
     assert abs(float(jnp.std(residual[done])) - 1.0) < 0.2
     assert not rollout.terminated.any()
@@ -142,7 +147,7 @@ def test_the_stored_next_observation_is_the_one_before_the_reset():
 @pytest.fixture(scope="module")
 def sac_state():
     h = hyperparameters(sac.SAC, SMALL)
-    return h, off_policy.init(sac.METHOD, ENV, jax.random.key(0), strong(ToyParams()), h)
+    return h, sac.ALGORITHM.init(ENV, jax.random.key(0), strong(ToyParams()), h)
 
 
 def test_sac_density_is_that_of_its_samples(sac_state):
@@ -152,7 +157,7 @@ def test_sac_density_is_that_of_its_samples(sac_state):
     obs = jnp.zeros((200_000, 1))
     actor = state.learner.params["actor"]
     noise = jax.random.normal(jax.random.key(2), (200_000, 2))
-    u, log_prob = sac.draw(nets, actor, obs, noise, h)
+    u, log_prob = sac.draw(nets, actor, obs, noise, h=h)
     actions = np.asarray(nets.box.to_action(u))
     entropy = 0.0
     for i, half in enumerate(nets.box.half_range()):
@@ -191,13 +196,13 @@ def test_terminal_states_are_worth_nothing_and_time_limits_are():
 
 
 def learner_of(module, config):
-    return off_policy.init(module.METHOD, ENV, jax.random.key(0), ToyParams(), config).learner
+    return module.ALGORITHM.init(ENV, jax.random.key(0), ToyParams(), config).learner
 
 
 def test_td3_moves_actor_and_targets_only_when_due():
     h = hyperparameters(td3.TD3, SMALL | {"policy_delay": 4, "gradient_steps": 1})
     params = strong(ToyParams())
-    state = off_policy.init(td3.METHOD, ENV, jax.random.key(0), params, h)
+    state = td3.ALGORITHM.init(ENV, jax.random.key(0), params, h)
     update = jax.jit(lambda s: td3.ALGORITHM.update(ENV, s, params, h)[0])
     moved = []
     for _ in range(12):
@@ -222,7 +227,7 @@ def test_learning_packed_parameters_is_learning_them(name, monkeypatch):
     params, after = strong(ToyParams()), []
     for packed in (optimization.PACKED, 0):
         monkeypatch.setattr(optimization, "PACKED", packed)
-        state = off_policy.init(module.METHOD, ENV, jax.random.key(0), params, h)
+        state = module.ALGORITHM.init(ENV, jax.random.key(0), params, h)
         update = jax.jit(lambda s: module.ALGORITHM.update(ENV, s, params, h)[0])
         after.append(update(update(state)).learner)
     vector, tree = after
@@ -257,9 +262,10 @@ def test_td3_smoothing_noise_is_clipped_in_units_of_the_box():
 
 def test_reward_scale_moves_without_changing_q(sac_state):
     h, state = sac_state
-    rollout = Sample(*[100.0 * jnp.ones((4, 4, *s)) for s in ((1,), (2,), (), (), (1,))])
-    done = jnp.zeros((4, 4), bool)
-    moved = off_policy.remember(state, rollout, done, 0.9, h)
+    obs, u, reward = (100.0 * jnp.ones((4, 4, *s)) for s in ((1,), (2,), ()))
+    ends = jnp.zeros((4, 4), bool)
+    rollout = Rollout(obs, u, None, reward, ends, ends, obs)
+    moved = off_policy.remember(state, rollout, 0.9, h)
     nets = off_policy.networks(sac.METHOD, ENV, ToyParams(), h)
     q = [
         s.rewards.moments.std()

@@ -107,7 +107,7 @@ def value_error(name, horizon, faulty):
     """Of V against V* over the states of a rollout."""
     h = ON_POLICY | OWN[name]
     env, params, h, state = held(name, 0, horizon, faulty, h, STEPS[name])
-    obs = on_policy.collect(env, state, jax.random.key(1), params, h)[1].obs
+    obs = on_policy.collect(env, state, params, h, key=jax.random.key(1))[1].obs
     obs = obs.reshape(-1, state.obs.shape[-1])
     critic = on_policy.networks(env, params, h).critic
     learned = on_policy.value(critic, state, on_policy.normalize(state, obs, h))
@@ -146,7 +146,7 @@ def q_error(name, horizon, faulty):
     """Of Q against Q*(s, a) = V*(s) + excess cost of a, over the replay."""
     h = OFF_POLICY | HELD[name]
     env, params, h, state = held(name, 1, horizon, faulty, h, STEPS[name])
-    nets = off_policy.networks(METHODS[name], env, params, h, state.actions)
+    nets = off_policy.networks(METHODS[name], env, params, h, actions=state.actions)
     rows = replay.unpack(state.replay[: STEPS[name]][-20_000:], state.obs.shape[-1])
     z = off_policy.normalize(state, rows.obs, h)
     scale = state.rewards.moments.std()
@@ -214,7 +214,7 @@ def soft_errors(spread, steps):
     }
     h, state = trained("sac", 0, env, params, h, steps)
     obs = replay.unpack(state.replay[:steps][-20_000:], state.obs.shape[-1]).obs
-    nets = off_policy.networks(sac.METHOD, env, params, h, state.actions)
+    nets = off_policy.networks(sac.METHOD, env, params, h, actions=state.actions)
     mean, log_std = sac.distribution(nets, state.average, off_policy.normalize(state, obs, h), h)
     u = jnp.tanh(mean)
     std = jnp.exp(log_std) * (1.0 - u**2) * nets.box.half_range()  # small: tanh is a line there

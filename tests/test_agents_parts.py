@@ -68,7 +68,9 @@ def test_gae_against_a_loop_with_mixed_flags():
     terminated, truncated = rng.random((2, 37, 5)) < 0.2
     assert (terminated & truncated).any()
     assert (truncated & ~terminated).any()
-    ours = returns.gae(r, v, w, terminated, truncated, gamma=0.97, gae_lambda=0.9)
+    ours = returns.gae(
+        r, v, w, terminated=terminated, truncated=truncated, gamma=0.97, gae_lambda=0.9
+    )
     want = numpy_gae(r, v, w, terminated, truncated, 0.97, 0.9)
     np.testing.assert_allclose(ours, want, rtol=1e-5, atol=1e-5)
 
@@ -178,8 +180,9 @@ def test_parameters_are_packed_where_they_are_few(width):
     packed, unpack = optimization.pack(params)
     assert isinstance(packed, dict) == (width == optimization.PACKED)
     opt, grads = optimization.optimizer(0.5, 1e-5), jax.tree.map(jnp.cos, params)
-    step = optimization.descend(opt, packed, optimization.pack(grads)[0], opt.init(packed), 0.1)
-    known = optimization.descend(opt, params, grads, opt.init(params), 0.1)
+    ours = opt, packed, optimization.pack(grads)[0], opt.init(packed)
+    step = optimization.descend(*ours, rate=0.1)
+    known = optimization.descend(opt, params, grads, opt.init(params), rate=0.1)
     chex.assert_trees_all_close(unpack(step[0]), known[0], rtol=1e-6)
 
 
@@ -344,16 +347,18 @@ def test_episodes_are_cut_short_and_truncation_is_reported(limit, every):
     size = {"num_envs": 16, "num_steps": 24, "max_episode_steps": limit}
     h = hyperparameters(ppo.PPO, size)
     state = on_policy.init(env, jax.random.key(0), params, h)
-    _, rollout, _ = on_policy.collect(env, state, jax.random.key(1), params, h)
+    _, rollout, _ = on_policy.collect(env, state, params, h, key=jax.random.key(1))
     ended = np.arange(1, 25) % every == 0
     np.testing.assert_array_equal(rollout.truncated, np.repeat(ended[:, None], 16, axis=1))
     assert not rollout.terminated.any()
     residual = (rollout.final_obs - 0.9 * rollout.obs)[ended]
     assert float(jnp.abs(residual).max()) < 1.0
     h = hyperparameters(ddpg.DDPG, size)
-    state = off_policy.init(ddpg.METHOD, env, jax.random.key(0), params, h)
-    _, rollout, done, _ = off_policy.collect(ddpg.METHOD, env, state, jax.random.key(1), params, h)
-    np.testing.assert_array_equal(done, np.repeat(ended[:, None], 16, axis=1))
+    state = ddpg.ALGORITHM.init(env, jax.random.key(0), params, h)
+    _, rollout, _ = off_policy.collect(
+        env, state, params, h, key=jax.random.key(1), method=ddpg.METHOD
+    )
+    np.testing.assert_array_equal(rollout.truncated, np.repeat(ended[:, None], 16, axis=1))
     assert not rollout.terminated.any()
 
 
@@ -412,8 +417,8 @@ def test_critics_see_standardised_actions():
     h = hyperparameters(td3.TD3, {"hidden": (8,)})
     seen = Moments(jnp.array([0.1, 0.0]), jnp.array([0.01, 4.0]), jnp.ones(()))
     params = strong(ToyParams())
-    raw = off_policy.networks(td3.METHOD, Toy(), params, h, None)
-    scaled = off_policy.networks(td3.METHOD, Toy(), params, h, seen)
+    raw = off_policy.networks(td3.METHOD, Toy(), params, h)
+    scaled = off_policy.networks(td3.METHOD, Toy(), params, h, actions=seen)
     critic = (scaled.critic.init(jax.random.key(0), jnp.zeros(3)),)
     u = jnp.array([[0.3, -0.5]])
     z = (u - seen.mean) / seen.std()
@@ -474,7 +479,10 @@ def test_sums_of_metrics_see_what_is_added_after_a_million_updates():
     state = Counting(Clock.create(), jnp.array(False))
     spec = dataclasses.replace(ppo.ALGORITHM, update=update)
     updates = 2**20 + 5
-    state, sums, _ = advance(spec, Toy(), None, (), state, jnp.int32(updates), ToyParams(), None)
+    state, sums, _ = advance(
+        spec, Toy(), None, None,
+        state=state, num_updates=jnp.int32(updates), env_params=ToyParams(), h=None,
+    )  # fmt: skip
     metrics = averages(jax.device_get(sums), updates)
     assert int(state.clock.update) == updates
     np.testing.assert_allclose(metrics["reward"], 0.1, rtol=2**-10)  # a stretch rounds 2¹⁴ times

@@ -18,8 +18,9 @@ from agents_toy import GAMMA, Toy, ToyParams
 
 from cojax.agents import DiscountWarning, checkpoint, memory_budget, ppo, prepare, train, training
 from cojax.agents.algorithm import strong
-from cojax.agents.population import Population
-from cojax.agents.run import numbers
+from cojax.agents.layout import Layout
+from cojax.agents.population import grid
+from cojax.agents.run import labelled, numbers
 from cojax.agents.training import discounts
 from cojax.errors import InputError
 
@@ -123,7 +124,7 @@ def test_chunks_of_members_that_run_in_turn_change_nothing(whole):
     assert len(whole.states) == 12
     told = []
     state = memory_budget.tree_bytes(whole.states[0])
-    for held, chunks in ((7, 2), (2, 6), (0, 12)):
+    for held, chunks in ((7, 2), (2, 4), (0, 12)):
         run = small(
             memory_limit=whole.memory_bytes - (11 - held) * state if held else one_member(),
             progress=lambda steps, total, metrics: told.append((steps, total)),
@@ -155,22 +156,22 @@ def test_chunks_of_members_side_by_side_round_alike(whole):
 
 
 @pytest.mark.parametrize(
-    ("shape", "capacity", "chunk"),
+    ("size", "most", "length"),
     [
-        ((3, 4), 12, (3, 4)),
-        ((3, 4), 11, (2, 4)),
-        ((3, 4), 7, (1, 4)),
-        ((3, 4), 3, (1, 2)),
-        ((10,), 7, (5,)),
-        ((2, 3, 5), 14, (1, 2, 5)),
-        ((2, 3, 5), 4, (1, 1, 3)),
-        ((2, 3, 5), 1, (1, 1, 1)),
-        ((), 1, ()),
+        (12, 12, 12),
+        (12, 11, 6),
+        (12, 7, 6),
+        (12, 3, 3),
+        (10, 7, 5),
+        (30, 14, 10),
+        (30, 4, 4),
+        (30, 1, 1),
+        (1, 1, 1),
+        (5, 10**9, 5),
     ],
 )
-def test_shape_of_chunks(shape, capacity, chunk):
-    assert memory_budget.chunk_shape(shape, capacity) == chunk
-    assert np.prod(chunk) <= capacity
+def test_length_of_chunks(size, most, length):
+    assert memory_budget.chunk_length(size, most) == length <= most
 
 
 def test_a_member_that_does_not_fit_is_one_line_before_any_work():
@@ -257,33 +258,39 @@ def test_states_are_written_no_oftener_than_asked(tmp_path):
 
 def unstarted(params, hyperparameters, env=ENV, num_seeds=2):
     spec = ppo.ALGORITHM
-    return Population.create(
+    return grid(
         spec, env, params, jax.random.key(0), hyperparameters=hyperparameters,
         num_seeds=num_seeds, num_envs=None, batching="loop",
     )  # fmt: skip
 
 
+def gammas(*arguments):
+    population, sizes = unstarted(*arguments)
+    gamma, line = discounts(population)
+    return labelled(gamma, sizes), line
+
+
 def test_gamma_of_each_member(whole):
     np.testing.assert_array_equal(whole.gamma, np.full((3, 4), GAMMA, np.float32))
     given = [SMALL | {"gamma": g} for g in (0.5, GAMMA)]
-    gamma, line = discounts(unstarted(fixtures(), given))
+    gamma, line = gammas(fixtures(), given)
     assert line is not None
     assert line.startswith("gamma: 0.5 is not the system's own 0.9:")
     np.testing.assert_array_equal(gamma[:, 0], np.full((3, 2), 0.5, np.float32))
     np.testing.assert_array_equal(gamma[:, 1], np.full((3, 2), GAMMA, np.float32))
     varied = fixtures().replace(discount=jnp.array([0.9, 0.8, 0.7]))
-    gamma, line = discounts(unstarted(varied, SMALL))
+    gamma, line = gammas(varied, SMALL)
     assert line is None
     np.testing.assert_array_equal(gamma[:, 1], np.array([0.9, 0.8, 0.7], np.float32))
-    assert discounts(unstarted(fixtures(), SMALL | {"gamma": GAMMA}))[1] is None
+    assert gammas(fixtures(), SMALL | {"gamma": GAMMA})[1] is None
     env, params = gymnax.make("Pendulum-v1")  # a system without a γ of its own
-    gamma, line = discounts(unstarted(params, SMALL | {"gamma": 0.5}, env, None))
+    gamma, line = gammas(params, SMALL | {"gamma": 0.5}, env, None)
     assert line is None
     assert gamma == np.float32(0.5)
 
 
 def test_another_gamma_is_said_aloud_once(monkeypatch):
-    monkeypatch.setattr(memory_budget, "fit", lambda *a: ([()], 0))
+    monkeypatch.setattr(memory_budget, "fit", lambda *a: ([slice(0, 12)], 0))
     monkeypatch.setattr(training.Job, "run", lambda *a: None)
     with pytest.warns(DiscountWarning, match="0.5 is not the system's own 0.9") as caught:
         small(hyperparameters=SMALL | {"gamma": 0.5})
@@ -292,19 +299,34 @@ def test_another_gamma_is_said_aloud_once(monkeypatch):
 
 
 def test_chunks_cover_everybody():
-    """Side by side all have one shape: the last overlaps the one before."""
-    turn = unstarted(fixtures(), SMALL, num_seeds=5)
-    side = dataclasses.replace(turn, vmapped=True)
-    for population, shapes in ((turn, {(2, 5), (1, 5)}), (side, {(2, 5)})):
-        cut = memory_budget.boxes(population, (2, 5))
-        assert {population.part(box).shape for box in cut} == shapes
-        seen = np.zeros((3, 5), int)
-        for box in cut:
-            seen[box] += 1
+    """Side by side all have one length: the last overlaps the one before."""
+    turn, sizes = unstarted(fixtures(), SMALL, num_seeds=5)
+    assert sizes == {"fixture": 3, "seed": 5}
+    side = dataclasses.replace(turn, layout=Layout(15))
+    for population, lengths in ((turn, {10, 5}), (side, {10})):
+        cut = memory_budget.slices(population, 10)
+        parts = [population.part(members) for members in cut]
+        assert {part.size for part in parts} == lengths
+        assert all(part.layout is None or part.layout.width == 10 for part in parts)
+        seen = np.zeros(15, int)
+        for members in cut:
+            seen[members] += 1
         assert seen.min() == 1
-    part = turn.part((slice(1, 3), slice(2, 4)))
-    np.testing.assert_allclose(part.env_params.target, [0.4, 0.0])
-    assert (part.keys == turn.keys[2:4]).all()
+    part = turn.part(slice(4, 11))
+    np.testing.assert_allclose(part.env_params.target, [0.0, 0.4, 0.4, 0.4, 0.4, 0.4, 0.0])
+    assert (part.keys == turn.keys[4:11]).all()
+    assert (turn.keys[:5] == turn.keys[5:10]).all()
+
+
+def test_members_that_share_a_system_share_its_memory():
+    """Also in the call of a layout: neither parameters nor hyperparameters have members' axes."""
+    population, _ = unstarted(ToyParams(), SMALL, num_seeds=5)
+    assert population.arguments()[0].target.shape == ()
+    assert population.part(slice(1, 4)).h.learning_rate.shape == ()
+    assert population.arguments(3)[0] is population.env_params
+    several, _ = unstarted(ToyParams(), [SMALL, SMALL], num_seeds=2)
+    assert several.env_params.target.shape == ()
+    assert several.h.learning_rate.shape == (4,)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -372,12 +394,10 @@ def test_a_damaged_state_is_one_line(damage, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["run.json", "chunk.json"])
-@pytest.mark.parametrize("content", ["", "[1", "3", "[0]", '"x"'])
+@pytest.mark.parametrize("content", ["", "[1", "3", "[0]", "true", '"x"'])
 def test_a_damaged_header_is_one_line(name, content, tmp_path):
     one(tmp_path)
     (tmp_path / name).write_text(content)
-    if name == "chunk.json" and content == "[0]":
-        return  # a run without axes has no chunks
     with pytest.raises(InputError) as caught:
         one(tmp_path)
     assert "\n" not in str(caught.value)

@@ -180,8 +180,8 @@ def test_first_epoch_ratio_is_one():
 
     @jax.jit
     def first_loss(state):
-        state, rollout, _ = on_policy.collect(ENV, state, jax.random.key(1), ToyParams(), h)
-        state, batch = on_policy.prepare(ENV, state, rollout, ToyParams(), h)
+        state, rollout, _ = on_policy.collect(ENV, state, ToyParams(), h, key=jax.random.key(1))
+        state, batch = on_policy.prepare(ENV, state, ToyParams(), h, rollout=rollout)
         return ppo.loss(state.params, batch, nets, h)[1], jnp.max(jnp.abs(rollout.u))
 
     for _ in range(3):
@@ -233,7 +233,7 @@ def value_error(horizon, **faults):
         batching="loop",
     )
     h, state = run.hyperparameters, run.states[0]
-    obs = on_policy.collect(ENV, state, jax.random.key(1), params, h)[1].obs
+    obs = on_policy.collect(ENV, state, params, h, key=jax.random.key(1))[1].obs
     critic = on_policy.networks(ENV, params, h).critic
     learned = on_policy.value(critic, state, on_policy.normalize(state, obs, h))
     known = value(obs[..., 0], float(jnp.exp(h.log_std_init)))

@@ -81,7 +81,7 @@ def test_critics_are_in_raw_reward(run):
     else:
         ours = agent.critic(obs, action)
         method = {"sac": sac, "td3": td3}[run.algorithm].METHOD
-        nets = off_policy.networks(method, ConverseEnv(), params(), h, state.actions)
+        nets = off_policy.networks(method, ConverseEnv(), params(), h, actions=state.actions)
         q = nets.q_values(state.learner.params["critics"], z, action / 2.0)
         q = q.min() if run.algorithm == "sac" else q[0]
         theirs = q * state.rewards.moments.std() / h.reward_scale
@@ -143,7 +143,7 @@ def test_gradients_of_a_method_are_those_of_its_loss():
     agent, state = run.agent(), run.states[0]
     ours = agent.gradients(ConverseEnv(), params(), key, 400)
     nets = off_policy.networks(
-        td3.METHOD, ConverseEnv(), params(), run.hyperparameters, state.actions
+        td3.METHOD, ConverseEnv(), params(), run.hyperparameters, actions=state.actions
     )
     everything = replay.unpack(state.replay, 5)
     z = state.observations.normalize(everything.obs, run.hyperparameters.obs_clip)

@@ -276,7 +276,7 @@ def own_algorithm(kind):
     if kind == "on-policy":
         return on_policy.make("own", ppo.PPO, lambda params, *_: (half_square(params), {}))
     method = dataclasses.replace(
-        td3.METHOD, actor_loss=lambda actor, *_: (half_square(actor), {}), smallest=True
+        td3.METHOD, actor_loss=lambda actor, *_, h: (half_square(actor), {}), smallest=True
     )
     return off_policy.make("own", td3.TD3, method)
 

@@ -19,7 +19,6 @@ import cojax
 from cojax import precision, streams
 from cojax.adapters.batch import Batch
 from cojax.agents import algorithm, population, training
-from cojax.agents.population import Population
 from cojax.envs import CommonStreams, ConverseEnv
 from cojax.evaluation import doctor
 from cojax.evaluation.learning_curve import RelativeGap
@@ -236,20 +235,16 @@ def test_learners_are_traced_under_all(learner):
     spec, env = training.lookup(learner), ConverseEnv()
     with settings(SLIPS):
         h = LEARNERS[learner]
-        p = Population.create(
-            spec,
-            env,
-            arm(),
-            streams.root_key(0),
-            hyperparameters=[h, h],
-            num_seeds=2,
-            num_envs=None,
+        p, _ = population.grid(
+            spec, env, arm(), streams.root_key(0), hyperparameters=[h, h], num_seeds=2,
             batching="vmap",
-        )
+        )  # fmt: skip
         arguments = p.arguments()
-        state = jax.eval_shape(partial(population.initialize, spec, env, p.axes), *arguments)
-        measure = RelativeGap(2, 4)
-        population.advance.lower(spec, env, measure, p.axes, state, jnp.int32(1), *arguments[:2])
+        state = jax.eval_shape(partial(population.initialize, spec, env, p.layout), *arguments)
+        population.advance.lower(
+            spec, env, RelativeGap(2, 4), p.layout,
+            state=state, num_updates=jnp.int32(1), env_params=arguments[0], h=arguments[1],
+        )  # fmt: skip
 
 
 def test_certificates_under_all():

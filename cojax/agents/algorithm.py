@@ -6,7 +6,7 @@ import dataclasses
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,11 @@ from flax import struct
 
 from cojax import precision, streams
 from cojax.errors import InputError, nearest
+from cojax.types import Array, Bool, Content, Float, Int, PRNGKeyArray, PyTree
+
+if TYPE_CHECKING:
+    from cojax.agents.inspect import Critic
+    from cojax.policy import Policy
 
 INF = float("inf")
 LARGEST = float(np.finfo(np.float32).max)  # finite in the precision of the learners
@@ -24,6 +29,36 @@ RENAMED = {  # hyperparameters, from the names that the last version had
     "average_rate": "actor_ema_rate",
     "random_phase": "stagger_episodes",
 }
+
+
+Given: TypeAlias = object  # None, a mapping or an instance: the hyperparameters of one run
+Settings: TypeAlias = object  # the same, or a sequence of those
+Metrics: TypeAlias = dict[str, Float[Array, ""]]
+
+
+class Environment(Protocol):
+    """What learners need of an environment of gymnax, whose parameters have a limit of steps."""
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        ...
+
+    def reset(self, key: PRNGKeyArray, params: PyTree) -> tuple[Array, PyTree]:
+        """(obs, state)."""
+        ...
+
+    def step(self, key: PRNGKeyArray, state: PyTree, action: Array, params: PyTree) -> tuple:
+        """(obs, state, reward, terminated, truncated, info)."""
+        ...
+
+    def action_space(self, params: PyTree) -> Any:
+        """A space of gymnax."""
+        ...
+
+    def observation_space(self, params: PyTree) -> Any:
+        """A space of gymnax."""
+        ...
 
 
 class RenamedWarning(FutureWarning):
@@ -47,7 +82,7 @@ def traced(default: float | None, low: float = -LARGEST, high: float = LARGEST) 
     return dataclasses.field(default=default, metadata={"pytree_node": True, "range": (low, high)})
 
 
-def static(default: Any, low: float = -INF, high: float = MOST_UPDATES) -> Any:
+def static(default: object, low: float = -INF, high: float = MOST_UPDATES) -> Any:
     """Return a field for a hyperparameter that decides shapes or structure: one value per run."""
     return dataclasses.field(default=default, metadata={"pytree_node": False, "range": (low, high)})
 
@@ -69,7 +104,7 @@ class Algorithm:
         bounded: whether it needs finite action bounds.
         actor: ``state -> tree``, the parameters that the next update of the actor would change.
         critic: ``(state, policy, h) -> inspect.Critic`` of one member and its policy.
-        actor_gradients: ``(env, state, env_params, h, key, num) -> tree`` like ``actor``, with a
+        actor_gradients: ``(env, state, env_params, h, *, key, num) -> tree`` like ``actor``, with a
             leading axis of ``num``; see ``inspect.Agent``.
 
     The last three are for diagnosis alone. An algorithm without them trains; ``run.agent()`` and
@@ -78,16 +113,16 @@ class Algorithm:
 
     name: str
     hyperparameters: type
-    init: Callable[..., Any]
-    update: Callable[..., Any]
-    policy_params: Callable[..., Any]
-    policy_apply: Callable[..., Any]
-    steps_per_update: Callable[[Any], int]
-    check: Callable[[Any], None]
+    init: Callable[[Environment, PRNGKeyArray, PyTree, PyTree], PyTree]
+    update: Callable[[Environment, PyTree, PyTree, PyTree], tuple[PyTree, Metrics]]
+    policy_params: Callable[[Environment, PyTree, PyTree, PyTree], PyTree]
+    policy_apply: Callable[[Environment, PyTree, PyTree], Callable]
+    steps_per_update: Callable[[PyTree], int]
+    check: Callable[[PyTree], None]
     bounded: bool = False
-    actor: Callable[..., Any] | None = None
-    critic: Callable[..., Any] | None = None
-    actor_gradients: Callable[..., Any] | None = None
+    actor: Callable[[PyTree], PyTree] | None = None
+    critic: Callable[[PyTree, Policy, PyTree], Critic] | None = None
+    actor_gradients: Callable[..., PyTree] | None = None
 
 
 class Clock(struct.PyTreeNode):
@@ -98,8 +133,8 @@ class Clock(struct.PyTreeNode):
         total: updates planned, int32; schedules run from 0 to it.
     """
 
-    update: jax.Array
-    total: jax.Array
+    update: Int[Array, "*M"]
+    total: Int[Array, "*M"]
 
     @classmethod
     def create(cls) -> Clock:
@@ -110,7 +145,7 @@ class Clock(struct.PyTreeNode):
         """The same, with ``total`` updates planned."""
         return self.replace(total=jnp.full_like(self.total, total))
 
-    def anneal(self, start: jax.Array, final_fraction: jax.Array) -> jax.Array:
+    def anneal(self, start: Float[Array, ""], final_fraction: Float[Array, ""]) -> Float[Array, ""]:
         """Linear schedule counted in updates, from ``start`` to ``start · final_fraction``."""
         progress = jnp.clip(self.update / jnp.maximum(self.total, 1), 0.0, 1.0)
         progress = jnp.where(self.total > 0, progress, 0.0)
@@ -125,15 +160,17 @@ class Episodes(struct.PyTreeNode):
         lengths: steps so far, shape (num_envs,), int32: float32 would stop counting at 2²⁴.
     """
 
-    returns: jax.Array
-    lengths: jax.Array
+    returns: Float[Array, "*M num_envs"]
+    lengths: Int[Array, "*M num_envs"]
 
     @classmethod
     def create(cls, num_envs: int) -> Episodes:
         """Return the record of episodes that have just begun."""
         return cls(jnp.zeros(num_envs), jnp.zeros(num_envs, jnp.int32))
 
-    def step(self, reward: jax.Array, done: jax.Array) -> tuple[Episodes, dict[str, jax.Array]]:
+    def step(
+        self, reward: Float[Array, num_envs], done: Bool[Array, num_envs]
+    ) -> tuple[Episodes, Metrics]:
         """Count one step; also return sums over the episodes that ended in it."""
         returns, lengths = self.returns + reward, self.lengths + 1
         sums = {
@@ -144,7 +181,7 @@ class Episodes(struct.PyTreeNode):
         return Episodes(jnp.where(done, 0.0, returns), jnp.where(done, 0, lengths)), sums
 
 
-def strong(tree: Any) -> Any:
+def strong(tree: PyTree) -> PyTree:
     """Return the tree with weak types made strong, so that equal shapes share a compilation.
 
     Within :func:`learning` leaves of 64 bits, of a system in double precision, are cut to 32.
@@ -166,7 +203,9 @@ def strong(tree: Any) -> Any:
     return jax.tree.map(convert, tree)
 
 
-def reset_all(env: Any, key: jax.Array, env_params: Any, num_envs: int) -> tuple[Any, Any]:
+def reset_all(
+    env: Environment, key: PRNGKeyArray, env_params: PyTree, num_envs: int
+) -> tuple[Float[Array, "num_envs o"], PyTree]:
     """Reset environments 0 ≤ i < num_envs with keys ``fold_in(key, i)``.
 
     Environment i starts at the same state whatever ``num_envs`` is.
@@ -175,7 +214,7 @@ def reset_all(env: Any, key: jax.Array, env_params: Any, num_envs: int) -> tuple
     return jax.vmap(env.reset, (0, None))(keys, env_params)
 
 
-def shorten_episodes(env_params: Any, h: Any) -> Any:
+def shorten_episodes(env_params: PyTree, h: PyTree) -> PyTree:
     """Environment parameters under which episodes end after ``h.max_episode_steps`` at the latest.
 
     A limit of the learner's own, reported as truncation: values stay those of the whole problem.
@@ -199,7 +238,7 @@ def shorten_episodes(env_params: Any, h: Any) -> Any:
     return env_params.replace(max_steps_in_episode=shorter)
 
 
-def stagger_episodes(key: jax.Array, env_state: Any, env_params: Any) -> Any:
+def stagger_episodes(key: PRNGKeyArray, env_state: PyTree, env_params: PyTree) -> PyTree:
     """Return environments whose clocks read a uniform step of their first episode.
 
     Where all environments begin together, a rollout shorter than an episode sees one stretch of
@@ -215,7 +254,9 @@ def stagger_episodes(key: jax.Array, env_state: Any, env_params: Any) -> Any:
     return env_state.replace(time=time.astype(env_state.time.dtype))
 
 
-def hyperparameters(cls: type, given: Any, overrides: Mapping[str, Any] | None = None) -> Any:
+def hyperparameters(
+    cls: type, given: Given, overrides: Mapping[str, object] | None = None
+) -> PyTree:
     """Build the hyperparameters of one run: ``given`` is None, a mapping or an instance.
 
     Raises ValueError in one line for an unknown name, a wrong type or a value out of range.
@@ -223,7 +264,7 @@ def hyperparameters(cls: type, given: Any, overrides: Mapping[str, Any] | None =
     return strong_floats(host_hyperparameters(cls, given, overrides or {}))
 
 
-def current_names(cls: type, given: Mapping[str, Any]) -> dict[str, Any]:
+def current_names(cls: type, given: Mapping[str, object]) -> Content:
     """The same values, in the same order, by the names that hyperparameters of ``cls`` have now.
 
     Warns RenamedWarning, one line, for a name of before; raises InputError where both are given.
@@ -243,7 +284,7 @@ def current_names(cls: type, given: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def host_hyperparameters(cls: type, given: Any, overrides: Mapping[str, Any]) -> Any:
+def host_hyperparameters(cls: type, given: Given, overrides: Mapping[str, object]) -> PyTree:
     """``hyperparameters`` with leaves as they were given, so that thousands are quick to make."""
     if isinstance(given, cls):
         given = {f.name: getattr(given, f.name) for f in dataclasses.fields(given)}
@@ -262,7 +303,7 @@ def host_hyperparameters(cls: type, given: Any, overrides: Mapping[str, Any]) ->
     return cls(**values)
 
 
-def checked(owner: str, field: dataclasses.Field, value: Any) -> Any:
+def checked(owner: str, field: dataclasses.Field, value: Any) -> object:
     """Return ``value`` as the field of an ``owner`` keeps it, or raise ValueError."""
     low, high = field.metadata["range"]
     where = f"{owner}.{field.name}"
@@ -299,12 +340,14 @@ def checked(owner: str, field: dataclasses.Field, value: Any) -> Any:
     return value
 
 
-def strong_floats(h: Any) -> Any:
+def strong_floats(h: PyTree) -> PyTree:
     """Return the hyperparameters with every leaf a float32 array."""
     return jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), h)
 
 
-def stack_hyperparameters(cls: type, given: Sequence[Any], overrides: Mapping[str, Any]) -> Any:
+def stack_hyperparameters(
+    cls: type, given: Sequence[Given], overrides: Mapping[str, object]
+) -> PyTree:
     """Stack several settings: every leaf gets a leading axis; static values must agree."""
     settings = [host_hyperparameters(cls, g, overrides) for g in given]
     if not settings:
@@ -321,23 +364,25 @@ def stack_hyperparameters(cls: type, given: Sequence[Any], overrides: Mapping[st
     return jax.tree.map(lambda *leaves: jnp.asarray(np.asarray(leaves, np.float32)), *settings)
 
 
-def one_or_several(cls: type, given: Any, overrides: Mapping[str, Any]) -> tuple[Any, int | None]:
+def one_or_several(
+    cls: type, given: Settings, overrides: Mapping[str, object]
+) -> tuple[PyTree, int | None]:
     """Hyperparameters of one setting and None, or of a sequence, stacked, and its length."""
     if isinstance(given, Sequence) and not isinstance(given, str):
         return stack_hyperparameters(cls, given, overrides), len(given)
     return hyperparameters(cls, given, overrides), None
 
 
-def discount(env_params: Any, h: Any) -> Any:
+def discount(env_params: PyTree, h: PyTree) -> Float[Array, ""] | float:
     """Return γ: the hyperparameter, or else the system's own, or else 0.99."""
     return getattr(env_params, "discount", 0.99) if h.gamma is None else h.gamma
 
 
-def reward_factor(state: Any, h: Any) -> Any:
+def reward_factor(state: PyTree, h: PyTree) -> Float[Array, ""]:
     """What the environment's rewards are multiplied by for the learner, shape ()."""
     return h.reward_scale / state.rewards.moments.std() if h.normalize_rewards else h.reward_scale
 
 
-def normalize(state: Any, obs: jax.Array, h: Any) -> jax.Array:
+def normalize(state: PyTree, obs: Float[Array, "*batch o"], h: PyTree) -> Float[Array, "*batch o"]:
     """Observations as the networks see them."""
     return state.observations.normalize(obs, h.obs_clip) if h.normalize_observations else obs

@@ -9,13 +9,12 @@ import dataclasses
 import errno
 import hashlib
 import json
-import operator
 import os
 import shutil
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -23,13 +22,18 @@ import numpy as np
 
 from cojax import __version__
 from cojax.agents.policies import ActorPolicy
+from cojax.agents.population import Evaluate, Population
 from cojax.agents.run import Best
 from cojax.errors import InputError, one_line
 from cojax.io import files
 from cojax.policy import Policy
+from cojax.types import Content, PyTree
+
+if TYPE_CHECKING:
+    from cojax.agents.loop import Plan
 
 FORMAT = "cojax.policy/1"
-STATE_FORMAT = "cojax.run/4"
+STATE_FORMAT = "cojax.run/5"
 HEADER = "header"
 POLICIES = {cls.__name__: cls for cls in (ActorPolicy,)}
 
@@ -72,21 +76,21 @@ def load_policy(path: str | os.PathLike) -> Policy:
         raise InputError(f"{path}: expected a policy saved by cojax: {one_line(error)}") from None
 
 
-def _policy(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Policy:
+def _policy(header: Content, arrays: dict[str, np.ndarray]) -> Policy:
     """The policy of a file's header and arrays; raises whatever where they do not fit."""
-    fields: dict[str, Any] = {
+    fields: Content = {
         k: tuple(v) if isinstance(v, list) else v for k, v in header["apply"].items()
     }
     apply, axes = POLICIES[header["kind"]](**fields), tuple(header["axes"])
     policy = Policy(_unflatten(arrays), apply, header["name"], axes)
-    function: Any = apply
+    function = apply
     for _ in axes:
         function = jax.vmap(function, (0, None, None))
     jax.eval_shape(function, policy.params, jnp.zeros(arrays["mean"].shape[-1]), jax.random.key(0))
     return policy
 
 
-def _flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def _flatten(tree: PyTree, prefix: str = "") -> dict[str, PyTree]:
     """Nested dicts to one dict whose keys are paths, ``a/b/c``."""
     flat = {}
     for name, value in tree.items():
@@ -95,9 +99,9 @@ def _flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _unflatten(flat: dict[str, Any]) -> dict[str, Any]:
+def _unflatten(flat: dict[str, PyTree]) -> dict[str, PyTree]:
     """Inverse of ``_flatten``, leaves as JAX arrays."""
-    tree: dict[str, Any] = {}
+    tree: dict[str, PyTree] = {}
     for path, value in flat.items():
         *parents, name = path.split("/")
         node = tree
@@ -107,13 +111,13 @@ def _unflatten(flat: dict[str, Any]) -> dict[str, Any]:
     return tree
 
 
-def identify(population: Any, plan: Any, evaluate: Callable | None) -> dict[str, Any]:
+def identify(population: Population, plan: Plan, evaluate: Evaluate | None) -> Content:
     """Return what a run must share with the checkpoint it continues, as JSON values.
 
     Functions are compared by their programs: what they compute, not what they are called.
     """
     h = population.h
-    one = population.arguments((0,) * len(population.shape))
+    one = population.arguments(0)
     statics = {
         f.name: getattr(h, f.name)
         for f in dataclasses.fields(h)
@@ -125,8 +129,8 @@ def identify(population: Any, plan: Any, evaluate: Callable | None) -> dict[str,
         "versions": {"cojax": __version__, "jax": jax.__version__},
         "environment": f"{population.env.name} {_program(_stepped(population), *one)}",
         "evaluate": evaluate and _program(_measured(population, evaluate), *one),
-        "axes": population.sizes,
-        "batching": "vmap" if population.vmapped else "loop",
+        "members": population.size,
+        "batching": "loop" if population.layout is None else "vmap",
         "shapes": statics,
         "ends": plan.ends,
         "hyperparameters": _digest(h),
@@ -136,11 +140,11 @@ def identify(population: Any, plan: Any, evaluate: Callable | None) -> dict[str,
     return json.loads(json.dumps(identity))
 
 
-def _stepped(population: Any) -> Callable:
+def _stepped(population: Population) -> Callable:
     """A function of one member's arguments: a reset and a step of its environment."""
     env = population.env
 
-    def stepped(env_params: Any, h: Any, key: jax.Array) -> Any:
+    def stepped(env_params, h, key):
         del h
         _, state = env.reset(key, env_params)
         action = jnp.zeros(env.action_space(env_params).shape, jnp.float32)
@@ -149,14 +153,14 @@ def _stepped(population: Any) -> Callable:
     return stepped
 
 
-def _measured(population: Any, evaluate: Callable) -> Callable:
+def _measured(population: Population, evaluate: Evaluate) -> Callable:
     """A function of one member's arguments: what ``evaluate`` says of its first policy."""
     spec, env = population.spec, population.env
 
-    def first(env_params: Any, h: Any, key: jax.Array) -> Any:
+    def first(env_params, h, key):
         return spec.policy_params(env, spec.init(env, key, env_params, h), env_params, h)
 
-    def measured(env_params: Any, h: Any, key: jax.Array) -> Any:
+    def measured(env_params, h, key):
         shapes = jax.eval_shape(first, env_params, h, key)
         params = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
         policy = Policy(params, spec.policy_apply(env, env_params, h), spec.name)
@@ -165,7 +169,7 @@ def _measured(population: Any, evaluate: Callable) -> Callable:
     return measured
 
 
-def _program(function: Callable, *arguments: Any) -> str:
+def _program(function: Callable, *arguments: PyTree) -> str:
     """Some digits of the SHA-256 of a function's program, its constants included.
 
     A call back to the host is no part of the program that could be compared.
@@ -178,7 +182,12 @@ def _program(function: Callable, *arguments: Any) -> str:
 
 
 def save(
-    folder: Any, identity: dict[str, Any], states: list[Any], history: list[Any], best: Best | None
+    folder: str | os.PathLike,
+    identity: Content,
+    states: list[PyTree],
+    *,
+    history: list[PyTree],
+    best: Best | None,
 ) -> None:
     """Write the full state after interval ``len(history)``; older states are removed then.
 
@@ -186,16 +195,20 @@ def save(
     """
     folder = Path(folder).absolute()
     save_tree(folder / str(len(history)), [states, [history, best and best.tree()]])
-    header = folder / "run.json"
-    files.write_whole(header, json.dumps(identity))
+    files.write_whole(folder / "run.json", json.dumps(identity))
     for old in _intervals(folder):
         if old != len(history):
             remove_tree(folder / str(old))
 
 
 def restore(
-    folder: Any, identity: dict[str, Any], states: list[Any], interval: Any, best: Best | None
-) -> tuple[list[Any], list[Any]]:
+    folder: str | os.PathLike,
+    identity: Content,
+    states: list[PyTree],
+    *,
+    interval: PyTree,
+    best: Best | None,
+) -> tuple[list[PyTree], list[PyTree]]:
     """Return (states, history) of the newest state in ``folder``, or (states, []) if it is empty.
 
     ``states`` and ``interval`` give the structure of the states and of one interval's record;
@@ -224,7 +237,7 @@ def restore(
     return states, history
 
 
-def save_tree(target: Path, tree: Any) -> None:
+def save_tree(target: Path, tree: PyTree) -> None:
     """Write a pytree of arrays and keys as one Orbax checkpoint, whole or not at all.
 
     ``target.sha256`` beside it says afterwards what its files hold. Raises OSError where it cannot
@@ -244,7 +257,7 @@ def save_tree(target: Path, tree: Any) -> None:
     _seal(target).write_bytes(files.digest_of_files(target))
 
 
-def load_tree(target: Path, like: Any) -> Any:
+def load_tree(target: Path, like: PyTree) -> Any:
     """Read what ``save_tree`` wrote of a tree of the structure, shapes and types of ``like``.
 
     Raises ValueError, one line, where it is damaged or of another structure.
@@ -277,25 +290,30 @@ def _seal(target: Path) -> Path:
     return target.with_name(f"{target.name}.sha256")
 
 
-def write_chunk(folder: Path, shape: tuple[int, ...]) -> None:
-    """Note the shape of the chunks that a run is cut into, for those who continue it."""
+def write_chunk(folder: Path, members: int) -> None:
+    """Note how many members each chunk of a run has, for those who continue it."""
     folder.mkdir(parents=True, exist_ok=True)
-    files.write_whole(folder / "chunk.json", json.dumps(shape))
+    files.write_whole(folder / "chunk.json", json.dumps(members))
 
 
-def read_chunk(folder: Path) -> tuple[int, ...] | None:
-    """The shape noted by ``write_chunk``; None if there is none.
+def read_chunk(folder: Path) -> int | None:
+    """The number noted by ``write_chunk``; None if there is none.
 
-    Raises ValueError, one line, for anything but a list of whole numbers.
+    Raises InputError, one line, for anything but a whole number, as the last version wrote.
     """
     file = folder / "chunk.json"
     if not file.exists():
         return None
     try:
-        shape = json.loads(file.read_text("utf-8"))
-        return tuple(operator.index(n) for n in shape)
-    except (OSError, ValueError, TypeError) as error:
-        raise InputError(f"{file}: expected a list of whole numbers: {error}") from None
+        members = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{file}: expected a whole number: {error}") from None
+    if type(members) is not int:
+        raise InputError(
+            f"{file}: expected a whole number of members, got {members!r}; a checkpoint of "
+            "another version begins anew in another folder"
+        )
+    return members
 
 
 def _intervals(folder: Path) -> list[int]:
@@ -305,7 +323,7 @@ def _intervals(folder: Path) -> list[int]:
     return sorted(int(p.name) for p in folder.iterdir() if p.name.isdigit())
 
 
-def _leaves(tree: Any) -> dict[str, Any]:
+def _leaves(tree: PyTree) -> dict[str, jax.Array]:
     """Leaves by number, keys as their words: arrays and nothing else."""
 
     def plain(x):
@@ -315,7 +333,7 @@ def _leaves(tree: Any) -> dict[str, Any]:
     return {str(i): plain(x) for i, x in enumerate(jax.tree.leaves(tree))}
 
 
-def _rebuild(like: Any, leaves: dict[str, Any]) -> Any:
+def _rebuild(like: PyTree, leaves: dict[str, jax.Array]) -> Any:
     """Inverse of ``_leaves`` for a tree of the structure ``like``."""
     old, structure = jax.tree.flatten(like)
 
@@ -327,7 +345,7 @@ def _rebuild(like: Any, leaves: dict[str, Any]) -> Any:
     return structure.unflatten([typed(x, i) for i, x in enumerate(old)])
 
 
-def _digest(tree: Any) -> str:
+def _digest(tree: PyTree) -> str:
     """SHA-256 over the bytes of all leaves."""
     digest = hashlib.sha256()
     for x in _leaves(tree).values():

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import jax
-
 from cojax.agents import off_policy
 from cojax.agents.algorithm import traced
 from cojax.agents.hyperparameters import Number, OffPolicyHyperparameters
 from cojax.agents.off_policy_method import Learner, Minibatch, Networks, OffPolicyMethod
 from cojax.agents.td3 import act, actor_loss, explore
+from cojax.types import Array, Float
 
 
 class DDPG(OffPolicyHyperparameters):
@@ -25,8 +24,8 @@ class DDPG(OffPolicyHyperparameters):
     policy_delay = 1
 
 
-def target(learner: Learner, batch: Minibatch, nets: Networks, h: DDPG) -> jax.Array:
-    """y = r + γ (1 - terminated) Q̄(s', π̄(s')), shape (B,)."""
+def target(learner: Learner, batch: Minibatch, nets: Networks, h: DDPG) -> Float[Array, B]:
+    """y = r + γ (1 - terminated) Q̄(s', π̄(s'))."""
     rows = batch.rows
     u = act(nets, learner.targets["actor"], rows.next_obs)
     q = nets.q_values(learner.targets["critics"], rows.next_obs, u)[0]

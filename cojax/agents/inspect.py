@@ -133,7 +133,7 @@ def critic(spec: Algorithm, run: Run, /, **index: int) -> Critic:
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
 def _gradients(of, env, num, state, env_params, h, key):
-    return of(env, state, env_params, h, key, num)
+    return of(env, state, env_params, h, key=key, num=num)
 
 
 def _part(spec: Algorithm, name: str) -> Callable[..., Any]:
@@ -179,14 +179,21 @@ def q_function(smallest: bool, state: Any, policy: Policy, h: Any) -> Critic:
 
 
 @algorithm.learning()
-def _member(run: Run, index: dict[str, int]) -> tuple[Any, Any, Policy]:
+def _member(run: Run, index: dict[str, int]) -> tuple[PyTree, PyTree, Policy]:
     """State, hyperparameters and policy of one member."""
     at = _position(run, index)
-    policy = run.policy.member(**dict(zip(run.axes, at, strict=True)))
-    return _state(run, at), _settings(run, at), policy
+    h, policy = run.hyperparameters, run.policy.member(**at)
+    if "hyperparameters" in at:
+        h = jax.tree.map(lambda x: x[at["hyperparameters"]], h)
+    row = int(np.ravel_multi_index(tuple(at.values()), run.failed.shape)) if at else 0
+    first = run.states[0]
+    if first.failed.ndim:  # side by side: all but the clock is in a row
+        members = jax.tree.map(lambda x: x[row], first.replace(clock=None))
+        return members.replace(clock=first.clock), h, policy
+    return run.states[row], h, policy
 
 
-def _position(run: Run, index: dict[str, int]) -> tuple[int, ...]:
+def _position(run: Run, index: dict[str, int]) -> dict[str, int]:
     """An index for every axis of a run."""
     if not run.states:
         raise InputError(
@@ -195,28 +202,10 @@ def _position(run: Run, index: dict[str, int]) -> tuple[int, ...]:
     unknown = sorted(set(index) - set(run.axes))
     if unknown:
         raise InputError(f"run: unknown axis {unknown[0]!r}; it has {list(run.axes)}")
-    at = []
+    at = {}
     for axis, length in zip(run.axes, run.failed.shape, strict=True):
         i = index.get(axis, 0 if length == 1 else None)
         if i is None or isinstance(i, bool) or not 0 <= i < length:
             raise InputError(f"run: expected {axis}=0 … {length - 1}, got {i}")
-        at.append(int(i))
-    return tuple(at)
-
-
-def _state(run: Run, at: tuple[int, ...]) -> Any:
-    """The state of one member, whether members ran side by side or one after another."""
-    first = run.states[0]
-    if first.failed.ndim:  # side by side: all but the clock carries the axes
-        return jax.tree.map(lambda x: x[at], first.replace(clock=None)).replace(clock=first.clock)
-    flat = 0
-    for i, length in zip(at, run.failed.shape, strict=True):
-        flat = flat * length + i
-    return run.states[flat]
-
-
-def _settings(run: Run, at: tuple[int, ...]) -> Any:
-    if "hyperparameters" not in run.axes:
-        return run.hyperparameters
-    i = at[run.axes.index("hyperparameters")]
-    return jax.tree.map(lambda x: x[i], run.hyperparameters)
+        at[axis] = int(i)
+    return at

@@ -7,21 +7,30 @@ import os
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from cojax import streams
 from cojax.agents import checkpoint
 from cojax.agents.algorithm import MOST_UPDATES, learning
-from cojax.agents.layout import Layout
-from cojax.agents.population import Population, advance, averages, each, extract, gather, initialize
+from cojax.agents.population import (
+    Arguments,
+    Evaluate,
+    Population,
+    advance,
+    averages,
+    extract,
+    initialize,
+)
 from cojax.agents.run import Best, Run, numbers
 from cojax.errors import InputError
 from cojax.policy import Policy
+from cojax.types import Bool, Float, PyTree, Row
 
-Progress = Callable[[int, int, dict[str, Any]], None]
+Progress = Callable[[int, int, Row], None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,13 +55,8 @@ class Plan:
             )
 
     @classmethod
-    def create(cls, population: Population, timesteps: int, eval_every: int | None) -> Plan:
-        """Divide training into intervals of ``eval_every`` steps, or into 20."""
-        return cls.of(population.spec.steps_per_update(population.h), timesteps, eval_every)
-
-    @classmethod
     def of(cls, steps: int, timesteps: int, eval_every: int | None) -> Plan:
-        """The same, for updates of ``steps`` environment steps."""
+        """Updates of ``steps`` steps, in intervals of ``eval_every`` steps, or 20 of them."""
         total = -(-timesteps // steps)
         every = -(-total // 20) if eval_every is None else max(1, round(eval_every / steps))
         return cls(steps, total, (*range(every, total, every), total))
@@ -65,78 +69,107 @@ class Plan:
 
 @dataclasses.dataclass
 class Members:
-    """A population in training: its states and what calls of the program need.
+    """A population in training.
 
     Attributes:
         p: the population.
-        axes: those that the program is vmapped over.
-        arguments: (env_params, h, key) of each call.
+        plan: its updates.
+        arguments: of each call of the program.
         states: of each call.
     """
 
     p: Population
-    axes: tuple[str, ...] | Layout
-    arguments: list[tuple[Any, Any, jax.Array]]
-    states: list[Any]
+    plan: Plan
+    arguments: list[Arguments]
+    states: list[PyTree]
 
     @classmethod
     def create(cls, p: Population, plan: Plan) -> Members:
         """First states."""
-        axes = p.axes
-        arguments = [p.arguments(index) for index in each(p)]
-        states = [initialize(p.spec, p.env, axes, *a) for a in arguments]
-        states = [s.replace(clock=s.clock.planned(plan.total)) for s in states]
-        return cls(p, axes, arguments, jax.block_until_ready(states))
+        arguments = p.calls()
+        states = [_begun(p, plan, one) for one in arguments]
+        return cls(p, plan, arguments, jax.block_until_ready(states))
 
-    def compile(self, evaluate: Callable | None) -> Any:
+    def compile(self, evaluate: Evaluate | None) -> list[PyTree]:
         """Call the program once for no update; return what an interval's record looks like."""
-        call = partial(advance, self.p.spec, self.p.env, evaluate, self.axes)
-        self.states[0], *record = jax.block_until_ready(
-            call(self.states[0], jnp.int32(0), *self.arguments[0][:2])
-        )
+        record = jax.block_until_ready(self._call(0, evaluate, 0))
         return self._record([record] * len(self.states), 0)
 
-    def advance(self, evaluate: Callable | None, num_updates: int) -> Any:
+    def advance(self, evaluate: Evaluate | None, num_updates: int) -> list[PyTree]:
         """Do updates; return the record of the interval on the host: [metrics, curve]."""
-        call = partial(advance, self.p.spec, self.p.env, evaluate, self.axes)
-        records = []
-        for i, (env_params, h, _) in enumerate(self.arguments):
-            self.states[i], *record = call(self.states[i], jnp.int32(num_updates), env_params, h)
-            records.append(record)
+        records = [self._call(i, evaluate, num_updates) for i in range(len(self.states))]
         return self._record(records, num_updates)
 
-    def _record(self, records: list[Any], num_updates: int) -> Any:
-        """[metrics, curve] of all members, of what each call gave."""
-        sums, curve = gather(self.p, jax.device_get(records), np.stack)
+    def _call(self, i: int, evaluate: Evaluate | None, num_updates: int) -> list[PyTree]:
+        env_params, h, _ = self.arguments[i]
+        self.states[i], *record = advance(
+            self.p.spec, self.p.env, evaluate, self.p.layout,
+            state=self.states[i], num_updates=jnp.int32(num_updates), env_params=env_params, h=h,
+        )  # fmt: skip
+        return record
+
+    def _record(self, records: list[PyTree], num_updates: int) -> list[PyTree]:
+        sums, curve = self._row(jax.device_get(records), np.stack)
         return [averages(sums, num_updates), curve]
 
-    def policies(self) -> Any:
-        """Parameters of the policies as they are now, leaves (*axes, ...)."""
-        p = self.p
-        found = [
-            extract(p.spec, p.env, self.axes, state, *a[:2])
-            for state, a in zip(self.states, self.arguments, strict=True)
-        ]
-        return gather(p, found, jnp.stack)
+    def _row(self, trees: list[PyTree], stack: Callable) -> PyTree:
+        """What the calls gave as one tree of leaves (M, ...)."""
+        if self.p.layout is not None:
+            return trees[0]
+        return jax.tree.map(lambda *leaves: stack(leaves), *trees)
+
+    def policies(self) -> PyTree:
+        """Parameters of the policies as they are now, leaves (M, ...)."""
+        one = partial(extract, self.p.spec, self.p.env, self.p.layout)
+        calls = zip(self.states, self.arguments, strict=True)
+        return self._row([one(state, *a[:2]) for state, a in calls], jnp.stack)
+
+    def restart(self, members: Bool[np.ndarray, M], p: Population) -> None:
+        """Let some members begin anew, and all go on by the arguments of ``p``, a population of
+        the same shape and layout. Its members must have clocks of their own.
+        """
+        self.p, self.arguments = p, p.calls()
+        (state,), (arguments,) = self.states, self.arguments
+        self.states = [_choose(jnp.asarray(members), _begun(p, self.plan, arguments), state)]
+
+    def save(self, target: Path) -> None:
+        """Keep the states in a folder."""
+        checkpoint.save_tree(target, self.states)
+
+    def load(self, source: Path, p: Population) -> None:
+        """Go on from kept states, by the arguments of ``p``, a population of the same shape."""
+        self.p, self.arguments = p, p.calls()
+        self.states = checkpoint.load_tree(source, self.states)
+
+
+def _begun(p: Population, plan: Plan, arguments: Arguments) -> PyTree:
+    state = initialize(p.spec, p.env, p.layout, *arguments)
+    return state.replace(clock=state.clock.planned(plan.total))
+
+
+@jax.jit
+def _choose(mask, new, old):
+    return jax.tree.map(partial(streams.choose, mask), new, old)
 
 
 @learning()
 def run(
     p: Population,
     plan: Plan,
-    gamma: np.ndarray,
+    gamma: Float[np.ndarray, M],
     *,
     memory_bytes: int = 0,
     progress: Progress | None = None,
-    evaluate: Callable | None = None,
+    evaluate: Evaluate | None = None,
     checkpoint_dir: str | os.PathLike | None = None,
     checkpoint_seconds: float = 0.0,
     keep_best: bool = True,
 ) -> Run:
-    """Train a population in intervals; without ``keep_best`` only the last policies are kept.
+    """Train a population in intervals; the run has the one axis "member".
 
-    The full state is kept in ``checkpoint_dir`` after the last interval, and after any other that
-    ends at least ``checkpoint_seconds`` after the state before it.
+    Without ``keep_best`` only the last policies are kept. The full state is kept in
+    ``checkpoint_dir`` after the last interval, and after any other that ends at least
+    ``checkpoint_seconds`` after the state before it.
     """
     start = time.perf_counter()
     members = Members.create(p, plan)
@@ -150,11 +183,10 @@ def run(
     if checkpoint_dir is not None:
         identity = checkpoint.identify(p, plan, evaluate)
         members.states, history = checkpoint.restore(
-            checkpoint_dir, identity, members.states, empty, best
+            checkpoint_dir, identity, members.states, interval=empty, best=best
         )
-    begun = plan.ends[len(history) - 1] if history else 0
-    start, done = time.perf_counter(), begun
-    saved = start
+    done = begun = plan.ends[len(history) - 1] if history else 0
+    saved = start = time.perf_counter()
     for end in plan.ends[len(history) :]:
         history.append(members.advance(evaluate, end - done))
         done = end
@@ -163,34 +195,35 @@ def run(
         if best is not None and value is not None:
             best.see(len(history) - 1, value, jax.device_get(members.policies()))
         now = time.perf_counter()
-        rate = (done - begun) * plan.steps * int(np.prod(p.shape)) / (now - start)
+        rate = (done - begun) * plan.steps * p.size / (now - start)
         if identity is not None and (done == plan.total or now - saved >= checkpoint_seconds):
-            checkpoint.save(checkpoint_dir, identity, members.states, history, best)
+            checkpoint.save(checkpoint_dir, identity, members.states, history=history, best=best)
             saved = time.perf_counter()
         if progress is not None:
             seen = {**metrics, "steps_per_second": rate}
             seen |= {} if curve is None else {"evaluation": curve}
             progress(done * plan.steps, plan.timesteps, seen)
     seconds = max(time.perf_counter() - start, 1e-9)
-    steps = (plan.total - begun) * plan.steps * int(np.prod(p.shape))
-    metrics, curves = jax.tree.map(lambda *x: np.stack(x, axis=len(p.shape)), *history)
-    apply = p.spec.policy_apply(p.env, p.arguments((0,) * len(p.shape))[0], p.h)
-    policy = Policy(members.policies(), apply, p.spec.name, tuple(p.sizes))
+    metrics, curves = jax.tree.map(lambda *x: np.stack(x, axis=1), *history)
+    env_params, h, _ = p.arguments(0)
+    apply = p.spec.policy_apply(p.env, env_params, h)
     timesteps = np.asarray(plan.ends) * plan.steps
+
+    def policies(params):
+        return Policy(jax.tree.map(jnp.asarray, params), apply, p.spec.name, ("member",))
+
     return Run(
         algorithm=p.spec.name,
-        axes=tuple(p.sizes),
-        policy=policy,
-        best=None
-        if best is None
-        else dataclasses.replace(policy, params=jax.tree.map(jnp.asarray, best.params)),
+        axes=("member",),
+        policy=policies(members.policies()),
+        best=None if best is None else policies(best.params),
         best_timesteps=None if best is None else timesteps[best.interval],
         metrics=metrics,
         curves=curves,
         timesteps=timesteps,
-        failed=metrics["failed"][..., -1],
+        failed=metrics["failed"][:, -1],
         gamma=gamma,
-        steps_per_second=steps / seconds,
+        steps_per_second=(plan.total - begun) * plan.steps * p.size / seconds,
         compile_seconds=compile_seconds,
         memory_bytes=memory_bytes,
         chunks=1,

@@ -4,31 +4,27 @@ The compiler says what one call of a program takes at its peak:
 
     bytes = arguments + temporaries + outputs - outputs that overwrite arguments
 
-A vmapped population is one call. Members that run one after another share the call, and the
+Members that a layout runs are one call. Members that are a call each share the program, and the
 states of the others wait beside it.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from functools import partial
-from itertools import product
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from cojax.agents.algorithm import learning
-from cojax.agents.population import Population, advance, initialize, state_axes
+from cojax.agents.population import Evaluate, Population, advance, initialize, state_axes
 from cojax.errors import InputError
+from cojax.types import PyTree
 
 SHARE = 0.8  # of what is there, used unless told otherwise
 UNITS = ("B", "kB", "MB", "GB", "TB")
-
-Box = tuple[slice, ...]
 
 
 def size_text(num_bytes: float) -> str:
@@ -60,30 +56,33 @@ def available() -> int:
         return free
 
 
-def tree_bytes(tree: Any) -> int:
+def tree_bytes(tree: PyTree) -> int:
     """Bytes of all leaves of a pytree of arrays, or of their shapes and types."""
     return sum(int(np.prod(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree))
 
 
 @learning()
-def state_shapes(population: Population) -> Any:
+def state_shapes(population: Population) -> PyTree:
     """Shapes and types of what one call of the program carries along."""
     p = population
-    index = None if p.vmapped else (0,) * len(p.shape)
-    return jax.eval_shape(partial(initialize, p.spec, p.env, p.axes), *p.arguments(index))
+    one = p.arguments(None if p.layout else 0)
+    return jax.eval_shape(partial(initialize, p.spec, p.env, p.layout), *one)
 
 
 @learning()
-def estimate(population: Population, evaluate: Callable | None) -> int:
+def estimate(population: Population, evaluate: Evaluate | None) -> int:
     """Peak bytes of training a population, from the compiled program, which training reuses."""
     p = population
-    env_params, h, _ = p.arguments(None if p.vmapped else (0,) * len(p.shape))
+    env_params, h, _ = jax.device_put(p.arguments(None if p.layout else 0))
     state = state_shapes(p)
     if p.layout is not None:
         state = p.layout.placed(state, state_axes(state, p.layout))
-    num_updates = jax.ShapeDtypeStruct((), jnp.int32)
-    program = advance.lower(p.spec, p.env, evaluate, p.axes, state, num_updates, env_params, h)
-    waiting = 0 if p.vmapped else (int(np.prod(p.shape)) - 1) * tree_bytes(state)
+    updates = jax.ShapeDtypeStruct((), jnp.int32)
+    program = advance.lower(
+        p.spec, p.env, evaluate, p.layout,
+        state=state, num_updates=updates, env_params=env_params, h=h,
+    )  # fmt: skip
+    waiting = 0 if p.layout else (p.size - 1) * tree_bytes(state)
     use = program.compile().memory_analysis()
     if use is None:  # the backend does not say
         return waiting + 2 * tree_bytes(state)
@@ -98,36 +97,34 @@ def estimate(population: Population, evaluate: Callable | None) -> int:
 
 
 def fit(
-    population: Population,
-    evaluate: Callable | None,
-    limit: int,
-    chunk: tuple[int, ...] | None = None,
-) -> tuple[list[Box], int]:
+    population: Population, evaluate: Evaluate | None, limit: int, members: int | None = None
+) -> tuple[list[slice], int]:
     """Chunks of a population, each within ``limit`` bytes, and the peak of the largest.
 
-    ``chunk`` is the shape that an interrupted run was cut into, which it keeps. Raises ValueError,
-    one line, where not even one member fits.
+    ``members`` are those of a chunk of an interrupted run, which keeps it. Raises InputError, one
+    line, where not even one member fits.
     """
     p = population
-    if chunk is not None and len(chunk) == len(p.shape):
-        if not all(1 <= n <= size for n, size in zip(chunk, p.shape, strict=True)):
-            raise InputError(f"chunk.json: expected lengths within {p.shape}, got {chunk}")
-        first = tuple(slice(0, n) for n in chunk)
-        return boxes(p, chunk), estimate(p.part(first), evaluate)
-    members = int(np.prod(p.shape))
-    state = tree_bytes(state_shapes(p)) // (members if p.vmapped else 1)
+
+    def needs(length):
+        return estimate(p.part(slice(0, length)), evaluate)
+
+    if members is not None:
+        if not 1 <= members <= p.size:
+            raise InputError(f"chunk.json: expected 1 … {p.size} members, got {members}")
+        return slices(p, members), needs(members)
+    state = tree_bytes(state_shapes(p)) // (p.size if p.layout else 1)
     if state > limit:
         raise refusal(p, state, limit)
-    capacity = min(members, limit // max(state, 1))
+    most = limit // max(state, 1)
     while True:
-        chunk = chunk_shape(p.shape, capacity)
-        needed = estimate(p.part(tuple(slice(0, n) for n in chunk)), evaluate)
+        length = chunk_length(p.size, most)
+        needed = needs(length)
         if needed <= limit:
-            return boxes(p, chunk), needed
-        taken = int(np.prod(chunk))
-        if taken == 1:
+            return slices(p, length), needed
+        if length == 1:
             raise refusal(p, needed, limit)
-        capacity = min(taken - 1, max(1, int(taken * limit / needed)))
+        most = min(length - 1, max(1, int(length * limit / needed)))
 
 
 def refusal(p: Population, needed: int, limit: int) -> InputError:
@@ -142,28 +139,18 @@ def refusal(p: Population, needed: int, limit: int) -> InputError:
     )
 
 
-def chunk_shape(shape: tuple[int, ...], capacity: int) -> tuple[int, ...]:
-    """Lengths of a box of at most ``capacity`` members, inner axes first, in balanced cuts."""
-    lengths = []
-    for size in reversed(shape):
-        most = max(1, min(size, capacity))
-        lengths.append(-(-size // -(-size // most)))
-        capacity //= size  # 0 once an axis is cut: one at a time outside it
-    return tuple(reversed(lengths))
+def chunk_length(size: int, most: int) -> int:
+    """Members of a chunk: at most ``most``, where as few chunks as can be share them evenly."""
+    return -(-size // -(-size // min(size, most)))
 
 
-def boxes(population: Population, chunk: tuple[int, ...]) -> list[Box]:
-    """Boxes that cover the axes, in order.
+def slices(population: Population, length: int) -> list[slice]:
+    """Chunks that cover a population, in order.
 
-    Where members run side by side all have one shape, so that one program serves: the last of an
-    axis overlaps the one before, and trains a few members again, to the same result.
+    Where members run side by side all have one length, so that one program serves: the last
+    overlaps the one before, and trains a few members again, to the same result.
     """
-
-    def cuts(size, length):
-        starts = range(0, size, length)
-        if population.vmapped:
-            return [slice(s, s + length) for s in (min(x, size - length) for x in starts)]
-        return [slice(s, min(s + length, size)) for s in starts]
-
-    shape = population.shape
-    return list(product(*[cuts(n, c) for n, c in zip(shape, chunk, strict=True)]))
+    size, starts = population.size, range(0, population.size, length)
+    if population.layout is not None:
+        return [slice(s, s + length) for s in (min(x, size - length) for x in starts)]
+    return [slice(s, min(s + length, size)) for s in starts]

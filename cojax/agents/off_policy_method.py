@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
+from cojax.agents.algorithm import Environment, Metrics
 from cojax.agents.distributions import ActionBox
 from cojax.agents.networks import MLP, forward
 from cojax.agents.normalization import Moments
 from cojax.agents.optimization import descend, optimizer
 from cojax.agents.replay import Sample
 from cojax.linalg import lift
+from cojax.types import Array, Float, PyTree
 
 NETWORKS = ("actor", "critics")
 
@@ -36,17 +38,21 @@ class Networks(NamedTuple):
     critic: MLP
     box: ActionBox
     actions: Moments | None
-    actor_tree: Callable[[Any], Any] = lambda params: params
-    critic_trees: Callable[[Any], tuple[Any, ...]] = lambda params: params
+    actor_tree: Callable[[PyTree], PyTree] = lambda params: params
+    critic_trees: Callable[[PyTree], tuple[PyTree, ...]] = lambda params: params
 
-    def output(self, actor: Any, obs: jax.Array) -> jax.Array:
+    def output(self, actor: PyTree, obs: Float[Array, "*batch o"]) -> Float[Array, "*batch k"]:
         """What the actor's network says of ``obs``, shape (..., outputs)."""
         return forward(self.actor, self.actor_tree(actor), obs)
 
     def q_values(
-        self, critics: Any, obs: jax.Array, u: jax.Array, num: int | None = None
-    ) -> jax.Array:
-        """Q_i(s, u) of the first ``num`` critics, or of all, shape (num_critics, ...)."""
+        self,
+        critics: PyTree,
+        obs: Float[Array, "*batch o"],
+        u: Float[Array, "*batch m"],
+        num: int | None = None,
+    ) -> Float[Array, critics * batch]:
+        """Q_i(s, u) of the first ``num`` critics, or of all."""
         if self.actions is not None:
             u = (u - lift(self.actions.mean, u)) / lift(self.actions.std(), u)
         x = jnp.concatenate([obs, u], axis=-1)
@@ -64,18 +70,18 @@ class Learner(struct.PyTreeNode):
             ``pack`` makes of them.
     """
 
-    params: dict[str, Any]
-    targets: dict[str, Any]
-    opt_states: dict[str, Any]
+    params: dict[str, PyTree]
+    targets: dict[str, PyTree]
+    opt_states: dict[str, PyTree]
 
 
 class Minibatch(NamedTuple):
     """What a loss sees of B transitions; leaves of several minibatches have one axis more."""
 
     rows: Sample  # normalised as networks see them
-    noise: jax.Array  # standard normal, (B, m)
-    gamma: jax.Array  # discount, ()
-    reward_factor: jax.Array  # what the environment's rewards were multiplied by, ()
+    noise: Float[Array, "*batch m"]  # standard normal
+    gamma: Float[Array, ""] | float  # discount
+    reward_factor: Float[Array, ""]  # what the environment's rewards were multiplied by
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,9 +90,9 @@ class OffPolicyMethod:
 
     Attributes:
         outputs: width of the actor's output per action.
-        explore: ``(nets, actor_params, obs, key, h) -> u`` in [-1, 1]^m.
+        explore: ``(nets, actor_params, obs, key, *, h) -> u`` in [-1, 1]^m.
         target: ``(learner, minibatch, nets, h) -> y``, shape (B,), that critics learn.
-        actor_loss: ``(actor_params, learner, minibatch, nets, h) -> (loss, metrics)``.
+        actor_loss: ``(actor_params, learner, minibatch, nets, *, h) -> (loss, metrics)``.
         metrics: names of the metrics of ``actor_loss``.
         alpha_loss: ``(log_alpha, metrics, nets, h) -> loss`` of the temperature, by the metrics of
             the actor's loss; taken where ``h.learn_temperature``. None without a temperature.
@@ -95,17 +101,22 @@ class OffPolicyMethod:
     """
 
     outputs: int
-    explore: Callable[..., Any]
-    target: Callable[..., Any]
-    actor_loss: Callable[..., Any]
+    explore: Callable[..., Float[Array, "*batch m"]]
+    target: Callable[[Learner, Minibatch, Networks, PyTree], Float[Array, B]]
+    actor_loss: Callable[..., tuple[Float[Array, ""], Metrics]]
     metrics: tuple[str, ...] = ()
-    alpha_loss: Callable[..., Any] | None = None
+    alpha_loss: Callable[..., Float[Array, ""]] | None = None
     targets: tuple[str, ...] = NETWORKS
     smallest: bool = False
 
 
 def networks(
-    method: OffPolicyMethod, env: Any, env_params: Any, h: Any, actions: Moments | None = None
+    method: OffPolicyMethod,
+    env: Environment,
+    env_params: PyTree,
+    h: PyTree,
+    *,
+    actions: Moments | None = None,
 ) -> Networks:
     """Actor and critic for an environment's shapes; ``actions`` standardise the critic's input."""
     box = ActionBox.of(env.action_space(env_params))
@@ -119,23 +130,20 @@ def networks(
 
 
 def critic_loss(
-    critics: Any, y: jax.Array, rows: Sample, nets: Networks, h: Any
-) -> tuple[jax.Array, jax.Array]:
+    critics: PyTree, y: Float[Array, B], rows: Sample, nets: Networks, *, h: PyTree
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """Σ_i E[w (Q_i(s, u) - y)²], w = 1/(1 + (κ Q_i)²) held constant; and the mean of all Q_i."""
     q = nets.q_values(critics, rows.obs, rows.u)
     weight = 1.0 / (1.0 + (h.relative_error * jax.lax.stop_gradient(q)) ** 2)
     return jnp.sum(jnp.mean(weight * (q - y[None]) ** 2, axis=-1)), jnp.mean(q)
 
 
-def _stepped(learner: Learner, name: str, grads: Any, rate: Any, h: Any) -> Learner:
+def _stepped(
+    learner: Learner, name: str, grads: PyTree, *, rate: Float[Array, ""], h: PyTree
+) -> Learner:
     """One step of the optimiser of ``params[name]``."""
-    params, opt_state = descend(
-        optimizer(h.max_grad_norm, h.adam_eps),
-        learner.params[name],
-        grads,
-        learner.opt_states[name],
-        rate,
-    )
+    opt, old = optimizer(h.max_grad_norm, h.adam_eps), learner.opt_states[name]
+    params, opt_state = descend(opt, learner.params[name], grads, old, rate=rate)
     return learner.replace(
         params={**learner.params, name: params},
         opt_states={**learner.opt_states, name: opt_state},
@@ -143,31 +151,44 @@ def _stepped(learner: Learner, name: str, grads: Any, rate: Any, h: Any) -> Lear
 
 
 def critic_step(
-    method: OffPolicyMethod, nets: Networks, learner: Learner, batch: Minibatch, rate: Any, h: Any
-) -> tuple[Learner, dict[str, jax.Array]]:
+    method: OffPolicyMethod,
+    nets: Networks,
+    learner: Learner,
+    batch: Minibatch,
+    *,
+    rate: Float[Array, ""],
+    h: PyTree,
+) -> tuple[Learner, Metrics]:
     """One gradient step of the critics towards the method's target y."""
     y = jax.lax.stop_gradient(method.target(learner, batch, nets, h))
     (value, q), grads = jax.value_and_grad(critic_loss, has_aux=True)(
-        learner.params["critics"], y, batch.rows, nets, h
+        learner.params["critics"], y, batch.rows, nets, h=h
     )
-    return _stepped(learner, "critics", grads, rate, h), {"critic_loss": value, "q_value": q}
+    learner = _stepped(learner, "critics", grads, rate=rate, h=h)
+    return learner, {"critic_loss": value, "q_value": q}
 
 
 def actor_step(
-    method: OffPolicyMethod, nets: Networks, learner: Learner, batch: Minibatch, rate: Any, h: Any
-) -> tuple[Learner, dict[str, jax.Array]]:
+    method: OffPolicyMethod,
+    nets: Networks,
+    learner: Learner,
+    batch: Minibatch,
+    *,
+    rate: Float[Array, ""],
+    h: PyTree,
+) -> tuple[Learner, Metrics]:
     """One gradient step of the actor and, where it is learned, of the temperature."""
     (value, metrics), grads = jax.value_and_grad(method.actor_loss, has_aux=True)(
-        learner.params["actor"], learner, batch, nets, h
+        learner.params["actor"], learner, batch, nets, h=h
     )
-    learner = _stepped(learner, "actor", grads, rate, h)
+    learner = _stepped(learner, "actor", grads, rate=rate, h=h)
     if method.alpha_loss is not None and h.learn_temperature:
         slope = jax.grad(method.alpha_loss)(learner.params["log_alpha"], metrics, nets, h)
-        learner = _stepped(learner, "log_alpha", slope, h.alpha_learning_rate, h)
+        learner = _stepped(learner, "log_alpha", slope, rate=h.alpha_learning_rate, h=h)
     return learner, {"actor_loss": value, **metrics}
 
 
-def over_networks(learner: Learner, change: Callable[[str, Any], Any]) -> Learner:
+def over_networks(learner: Learner, change: Callable[[str, PyTree], PyTree]) -> Learner:
     """Parameters and targets of actor and critics, each replaced by ``change(name, params)``."""
 
     def changed(trees):

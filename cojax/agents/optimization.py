@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
 import optax
 from jax.flatten_util import ravel_pytree
 
+from cojax.types import Array, Float, Int, PRNGKeyArray, PyTree
+
 PACKED = 50_000  # entries, from which parameters stay a tree
+Number: TypeAlias = Float[Array, ""] | float
 
 
-def optimizer(max_grad_norm: Any, eps: Any) -> optax.GradientTransformation:
+def optimizer(max_grad_norm: Number, eps: Number) -> optax.GradientTransformation:
     """Gradient clipped by its global norm, then Adam's direction; the rate is applied outside."""
     return optax.chain(optax.clip_by_global_norm(max_grad_norm), optax.scale_by_adam(eps=eps))
 
 
-def pack(params: Any) -> tuple[Any, Callable[[Any], Any]]:
+def pack(params: PyTree) -> tuple[PyTree, Callable[[PyTree], PyTree]]:
     """Parameters as one vector, where they are few, and the way back.
 
     An optimiser of a vector is a few operations and not a few for each layer, which is what small
@@ -30,25 +33,30 @@ def pack(params: Any) -> tuple[Any, Callable[[Any], Any]]:
 
 
 def descend(
-    opt: optax.GradientTransformation, params: Any, grads: Any, opt_state: Any, rate: Any
-) -> tuple[Any, Any]:
+    opt: optax.GradientTransformation,
+    params: PyTree,
+    grads: PyTree,
+    opt_state: PyTree,
+    *,
+    rate: Number,
+) -> tuple[PyTree, PyTree]:
     """θ ← θ - rate · direction; returns parameters and optimiser state."""
     with jax.numpy_dtype_promotion("standard"):  # optax counts on it
         direction, opt_state = opt.update(grads, opt_state)
     return jax.tree.map(lambda p, d: p - rate * d, params, direction), opt_state
 
 
-def global_norm(tree: Any) -> jax.Array:
+def global_norm(tree: PyTree) -> Float[Array, ""]:
     """√Σ x² over all entries of all leaves; non-finite if any entry is."""
     return jnp.sqrt(sum(jnp.sum(x**2) for x in jax.tree.leaves(tree)))
 
 
-def polyak(target: Any, online: Any, rate: Any) -> Any:
+def polyak(target: PyTree, online: PyTree, rate: Number) -> PyTree:
     """θ̄ ← (1-rate) θ̄ + rate θ."""
     return jax.tree.map(lambda t, o: t + rate * (o - t), target, online)
 
 
-def permutation(key: jax.Array, n: int) -> jax.Array:
+def permutation(key: PRNGKeyArray, n: int) -> Int[Array, n]:
     """Random permutation of 0..n-1 by one sort of one array.
 
     The low bits hold the index and the high bits are random, so ties (rare while n < 2¹⁶) are

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
-import jax
 import jax.numpy as jnp
 
+from cojax.agents.algorithm import Environment
 from cojax.agents.distributions import ActionBox
 from cojax.agents.networks import MLP, forward
-from cojax.agents.normalization import Moments
+from cojax.types import Array, Float, PRNGKeyArray, PyTree
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,7 +18,7 @@ class ActorPolicy:
 
     z is the observation, standardised and clipped with the statistics of training; φ is tanh
     where ``squash`` and the identity otherwise. Its parameters are nested dicts of arrays, see
-    ``actor_params``.
+    ``policy_params``.
 
     Attributes:
         hidden: widths of the actor's hidden layers.
@@ -35,8 +34,8 @@ class ActorPolicy:
     num_outputs: int
     squash: bool
 
-    def __call__(self, params: Any, obs: jax.Array, key: jax.Array) -> jax.Array:
-        """Map one observation (d,) to one action (m,); the key is not used."""
+    def __call__(self, params: PyTree, obs: Float[Array, o], key: PRNGKeyArray) -> Float[Array, m]:
+        """Map one observation to one action; the key is not used."""
         z = jnp.clip((obs - params["mean"]) / params["std"], -params["clip"], params["clip"])
         actor = MLP(self.hidden, self.num_outputs, self.activation)
         u = forward(actor, params["actor"], z)[: self.num_actions]
@@ -44,20 +43,15 @@ class ActorPolicy:
         return box.clip(box.to_action(jnp.tanh(u) if self.squash else u))
 
 
-def actor_params(
-    actor: Any, observations: Moments | None, obs_clip: Any, box: ActionBox, dim: int
-) -> dict[str, Any]:
-    """Parameters of ``ActorPolicy``; without ``observations`` the network sees them as they are."""
-    clip = jnp.asarray(obs_clip, jnp.float32)
-    if observations is None:
+def policy_params(env: Environment, state: PyTree, env_params: PyTree, h: PyTree) -> PyTree:
+    """Parameters of the :class:`ActorPolicy` of a learner's state.
+
+    Without ``normalize_observations`` the network sees observations as they are.
+    """
+    box, dim = ActionBox.of(env.action_space(env_params)), state.obs.shape[-1]
+    mean, std = state.observations.mean, state.observations.std()
+    clip = jnp.asarray(h.obs_clip, jnp.float32)
+    if not h.normalize_observations:
         mean, std, clip = jnp.zeros(dim), jnp.ones(dim), jnp.full_like(clip, jnp.inf)
-    else:
-        mean, std = observations.mean, observations.std()
-    return {
-        "actor": actor,
-        "mean": mean,
-        "std": std,
-        "clip": clip,
-        "low": box.low,
-        "high": box.high,
-    }
+    params = {"actor": state.average, "mean": mean, "std": std, "clip": clip}
+    return params | {"low": box.low, "high": box.high}

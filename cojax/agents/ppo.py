@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
 from cojax.agents import on_policy
-from cojax.agents.algorithm import INF, static, traced
+from cojax.agents.algorithm import INF, Metrics, static, traced
 from cojax.agents.distributions import gaussian_entropy, gaussian_log_prob
 from cojax.agents.hyperparameters import Number, OnPolicyHyperparameters
 from cojax.agents.networks import forward
 from cojax.agents.on_policy import Batch, Networks, standardize
+from cojax.types import Array, Float, PyTree
 
 
 class PPO(OnPolicyHyperparameters):
@@ -33,9 +32,7 @@ class PPO(OnPolicyHyperparameters):
     update_epochs: int = static(10, 1)
 
 
-def loss(
-    params: Any, batch: Batch, nets: Networks, h: PPO
-) -> tuple[jax.Array, dict[str, jax.Array]]:
+def loss(params: PyTree, batch: Batch, nets: Networks, h: PPO) -> tuple[Float[Array, ""], Metrics]:
     """Clipped surrogate, squared value error and entropy bonus of one minibatch.
 
         ρ = π(u|s)/π_old(u|s),   L = -E[min(ρ A, clip(ρ, 1±ε) A)] + c_v E[(V(s) - G)²] - c_e H

@@ -8,24 +8,26 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from cojax.types import Array, Bool, Float, Int, PRNGKeyArray
+
 
 class Sample(NamedTuple):
-    """Transitions, shapes (..., d) and (...); ``next_obs`` is from before any reset."""
+    """Transitions; ``next_obs`` is from before any reset."""
 
-    obs: jax.Array  # (..., d)
-    u: jax.Array  # (..., m), the action in units of the box
-    reward: jax.Array  # (...)
-    terminated: jax.Array  # (...), 1.0 where the state after the step is terminal
-    next_obs: jax.Array  # (..., d)
+    obs: Float[Array, "*batch o"]
+    u: Float[Array, "*batch m"]  # the action in units of the box
+    reward: Float[Array, "*batch"]
+    terminated: Bool[Array, "*batch"] | Float[Array, "*batch"]  # the state after it is terminal
+    next_obs: Float[Array, "*batch o"]
 
 
-def pack(sample: Sample) -> jax.Array:
-    """Rows of width 2d + m + 2: one gather reads a whole transition."""
+def pack(sample: Sample) -> Float[Array, "*batch width"]:
+    """Rows of width 2o + m + 2: one gather reads a whole transition."""
     columns = (sample.reward[..., None], sample.terminated[..., None].astype(jnp.float32))
     return jnp.concatenate([sample.obs, sample.u, *columns, sample.next_obs], axis=-1)
 
 
-def unpack(rows: jax.Array, dim: int) -> Sample:
+def unpack(rows: Float[Array, "*batch width"], dim: int) -> Sample:
     """Inverse of ``pack`` for observations of size ``dim``."""
     m = rows.shape[-1] - 2 * dim - 2
     obs, u, reward, terminated, next_obs = jnp.split(
@@ -39,12 +41,16 @@ def capacity(wanted: int, block: int) -> int:
     return -(-wanted // block) * block
 
 
-def create(rows: int, dim: int, num_actions: int) -> jax.Array:
-    """Return an empty buffer, shape (rows, 2·dim + num_actions + 2)."""
+def create(rows: int, dim: int, num_actions: int) -> Float[Array, "{rows} width"]:
+    """Return an empty buffer; rows have 2·dim + num_actions + 2 entries."""
     return jnp.zeros((rows, 2 * dim + num_actions + 2), jnp.float32)
 
 
-def write(buffer: jax.Array, rows: jax.Array, blocks_before: jax.Array) -> jax.Array:
+def write(
+    buffer: Float[Array, "rows width"],
+    rows: Float[Array, "block width"],
+    blocks_before: Int[Array, ""],
+) -> Float[Array, "rows width"]:
     """Write a block of rows over the oldest, in place under ``jit``.
 
     ``blocks_before`` blocks of the same size were written before: it is a counter that a whole
@@ -55,9 +61,14 @@ def write(buffer: jax.Array, rows: jax.Array, blocks_before: jax.Array) -> jax.A
 
 
 def sample(
-    key: jax.Array, buffer: jax.Array, blocks: jax.Array, block: int, shape: tuple[int, ...]
-) -> jax.Array:
-    """Rows drawn uniformly with replacement from those written, shape (*shape, width).
+    key: PRNGKeyArray,
+    buffer: Float[Array, "rows width"],
+    blocks: Int[Array, ""],
+    block: int,
+    *,
+    shape: tuple[int, ...],
+) -> Float[Array, "*shape width"]:
+    """Rows drawn uniformly with replacement from those written.
 
     ``blocks`` blocks of ``block`` rows have been written so far; at least one.
     """

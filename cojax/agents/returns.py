@@ -5,17 +5,19 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from cojax.types import Array, Bool, Float
+
 
 def gae(
-    rewards: jax.Array,
-    values: jax.Array,
-    final_values: jax.Array,
-    terminated: jax.Array,
-    truncated: jax.Array,
+    rewards: Float[Array, T * N],
+    values: Float[Array, T * N],
+    final_values: Float[Array, T * N],
     *,
-    gamma: jax.Array | float,
-    gae_lambda: jax.Array | float,
-) -> jax.Array:
+    terminated: Bool[Array, T * N],
+    truncated: Bool[Array, T * N],
+    gamma: Float[Array, ""] | float,
+    gae_lambda: Float[Array, ""] | float,
+) -> Float[Array, T * N]:
     """Generalised advantage estimates of steps 0 ≤ t < T (Schulman et al. 2016, arXiv:1506.02438).
 
         δ_t = r_t + γ (1 - terminated_t) V(s'_t) - V(s_t)
@@ -25,17 +27,16 @@ def gae(
     keeps its value. A_t + V(s_t) is the λ-return.
 
     Args:
-        rewards: r_t, shape (T, ...).
-        values: V(s_t), shape (T, ...).
+        rewards: r_t.
+        values: V(s_t).
         final_values: V(s'_t) where s'_t is ``info["final_observation"]``, the state *before* any
-            reset; shape (T, ...).
-        terminated: flags of terminal states, shape (T, ...).
-        truncated: flags of time limits, shape (T, ...).
+            reset.
+        terminated: flags of terminal states.
+        truncated: flags of time limits.
         gamma: discount γ.
         gae_lambda: trace decay λ.
 
-    Returns:
-        A_t, shape (T, ...).
+    Returns A_t.
     """
     delta = rewards + gamma * jnp.where(terminated, 0.0, final_values) - values
     decay = gamma * gae_lambda * (1.0 - (terminated | truncated).astype(rewards.dtype))

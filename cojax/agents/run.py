@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Any
+import math
+from collections.abc import Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ from cojax.agents import inspect
 from cojax.agents.inspect import Agent, Critic
 from cojax.errors import InputError
 from cojax.policy import Policy
+from cojax.types import PyTree
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,8 +39,8 @@ class Run:
         memory_bytes: peak memory as estimated before training.
         chunks: parts that were trained one after another to stay within the memory.
         hyperparameters: as used, leaves with the axis ``hyperparameters`` if present.
-        states: of the learners: one, batched, if members ran side by side, else one a member;
-            empty if there was more than one chunk.
+        states: of the learners: one, with all members in a row in front, if they ran side by side,
+            else one a member; empty if there was more than one chunk.
     """
 
     algorithm: str
@@ -48,7 +49,7 @@ class Run:
     best: Policy | None
     best_timesteps: np.ndarray | None
     metrics: dict[str, np.ndarray]
-    curves: Any
+    curves: PyTree
     timesteps: np.ndarray
     failed: np.ndarray
     gamma: np.ndarray
@@ -56,8 +57,8 @@ class Run:
     compile_seconds: float
     memory_bytes: int
     chunks: int
-    hyperparameters: Any
-    states: list[Any] = dataclasses.field(repr=False)
+    hyperparameters: PyTree
+    states: list[PyTree] = dataclasses.field(repr=False)
 
     def member(self, which: str = "last", **index: int) -> Policy:
         """One member's policy, e.g. ``run.member(fixture=0, seed=3)``; it runs alone.
@@ -103,15 +104,15 @@ class Best:
 
     value: np.ndarray
     interval: np.ndarray
-    params: Any
+    params: PyTree
 
     @classmethod
-    def create(cls, shape: tuple[int, ...], params: Any) -> Best:
+    def create(cls, shape: tuple[int, ...], params: PyTree) -> Best:
         """Nothing seen yet; ``params`` give shapes and types."""
         value = np.full(shape, np.inf, np.float32)
         return cls(value, np.full(shape, -1, np.int32), jax.tree.map(np.array, params))
 
-    def see(self, interval: int, value: np.ndarray, params: Any) -> None:
+    def see(self, interval: int, value: np.ndarray, params: PyTree) -> None:
         """Keep the policies of members whose value is lower than ever, or the first they have.
 
         What is not finite is no value: any number is better.
@@ -128,12 +129,12 @@ class Best:
 
         self.params = jax.tree.map(choose, jax.tree.map(np.asarray, params), self.params)
 
-    def tree(self) -> dict[str, Any]:
+    def tree(self) -> dict[str, PyTree]:
         """As a pytree, for a checkpoint."""
         return {"value": self.value, "interval": self.interval, "params": self.params}
 
 
-def numbers(curve: Any, shape: tuple[int, ...]) -> np.ndarray | None:
+def numbers(curve: PyTree, shape: tuple[int, ...]) -> np.ndarray | None:
     """What ``evaluate`` returned, if it is one number a member: shape ``shape``; else None."""
     leaves = jax.tree.leaves(curve)
     if len(leaves) != 1 or np.shape(leaves[0]) != shape:
@@ -141,45 +142,49 @@ def numbers(curve: Any, shape: tuple[int, ...]) -> np.ndarray | None:
     return np.asarray(leaves[0])
 
 
-def assemble(sizes: dict[str, int], parts: Sequence[tuple[tuple[slice, ...], Run]], h: Any) -> Run:
-    """One run of the runs of its chunks; ``parts`` say where each belongs. States are dropped."""
-    runs = [run for _, run in parts]
-    first, shape = runs[0], tuple(sizes.values())
+def labelled(tree: PyTree, sizes: Mapping[str, int]) -> PyTree:
+    """Leaves (M, ...) as (*axes, ...), for axes of some lengths whose product is M."""
+    shape = tuple(sizes.values())
+    return jax.tree.map(lambda x: x.reshape(shape + x.shape[1:]), tree)
 
-    def whole(take: Callable[[Run], Any]) -> Any:
-        trees = [take(run) for run in runs]
 
-        def place(*leaves):
-            leaves = [np.asarray(leaf) for leaf in leaves]
-            out = np.zeros(shape + leaves[0].shape[len(shape) :], leaves[0].dtype)
-            for (where, _), leaf in zip(parts, leaves, strict=True):
-                out[where] = leaf
-            return out
+ARRAYS = ("policy", "best", "best_timesteps", "metrics", "curves", "failed", "gamma")
 
-        return jax.tree.map(place, *trees)
 
-    def policies(policy: Policy, take: Callable[[Run], Any]) -> Policy:
-        return dataclasses.replace(policy, params=jax.tree.map(jnp.asarray, whole(take)))
+def assemble(sizes: dict[str, int], chunks: Sequence[slice], runs: Sequence[Run], h: PyTree) -> Run:
+    """The run with labelled axes of those of its chunks, each a row of members; ``h`` are the
+    hyperparameters of all members. States are kept where there is one chunk.
+    """
+    size = math.prod(sizes.values())
 
-    steps = {
-        i: run.failed.size * int(run.timesteps[-1])
-        for i, run in enumerate(runs)
-        if run.steps_per_second > 0  # a chunk that was found finished took none
-    }
-    seconds = sum(n / runs[i].steps_per_second for i, n in steps.items())
+    def place(*parts):
+        out = np.zeros((size, *parts[0].shape[1:]), parts[0].dtype)
+        for members, x in zip(chunks, parts, strict=True):
+            out[members] = x
+        return out
+
+    found = {name: getattr(runs[0], name) for name in ARRAYS}
+    if len(runs) > 1:
+        found = jax.tree.map(place, *[{name: getattr(r, name) for name in ARRAYS} for r in runs])
+    found = labelled(found, sizes)
+    for name in ("policy", "best"):
+        if found[name] is not None:
+            params = jax.tree.map(jnp.asarray, found[name].params)
+            found[name] = dataclasses.replace(found[name], params=params, axes=tuple(sizes))
+    at = tuple(slice(None) if label == "hyperparameters" else 0 for label in sizes)
+    if "hyperparameters" in sizes:
+        h = jax.tree.map(lambda x: jnp.asarray(x)[at], labelled(h, sizes))
+    trained = [run for run in runs if run.steps_per_second > 0]  # not what was found finished
+    steps = [run.failed.size * int(run.timesteps[-1]) for run in trained]
+    seconds = sum(n / run.steps_per_second for n, run in zip(steps, trained, strict=True))
     return dataclasses.replace(
-        first,
-        policy=policies(first.policy, lambda run: run.policy.params),
-        best=None if first.best is None else policies(first.best, lambda run: run.best.params),  # pyright: ignore
-        best_timesteps=whole(lambda run: run.best_timesteps),
-        metrics=whole(lambda run: run.metrics),
-        curves=whole(lambda run: run.curves),
-        failed=whole(lambda run: run.failed),
-        gamma=whole(lambda run: run.gamma),
-        steps_per_second=sum(steps.values()) / seconds if steps else 0.0,
+        runs[0],
+        **found,
+        axes=tuple(sizes),
+        steps_per_second=sum(steps) / seconds if steps else 0.0,
         compile_seconds=sum(run.compile_seconds for run in runs),
         memory_bytes=max(run.memory_bytes for run in runs),
         chunks=len(runs),
         hyperparameters=h,
-        states=[],
+        states=runs[0].states if len(runs) == 1 else [],
     )

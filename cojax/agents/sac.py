@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
 from cojax.agents import off_policy
-from cojax.agents.algorithm import static, traced
+from cojax.agents.algorithm import Metrics, static, traced
 from cojax.agents.distributions import tanh_gaussian_log_prob
 from cojax.agents.hyperparameters import Number, OffPolicyHyperparameters
 from cojax.agents.off_policy_method import Learner, Minibatch, Networks, OffPolicyMethod
+from cojax.types import Array, Float, PRNGKeyArray, PyTree
 
 
 class SAC(OffPolicyHyperparameters):
@@ -43,57 +42,66 @@ class SAC(OffPolicyHyperparameters):
     policy_delay: int = static(1, 1)
 
 
-def distribution(nets: Networks, actor: Any, obs: jax.Array, h: SAC) -> tuple[jax.Array, jax.Array]:
-    """Mean and log standard deviation before tanh, each (..., m)."""
+def distribution(
+    nets: Networks, actor: PyTree, obs: Float[Array, "*batch o"], h: SAC
+) -> tuple[Float[Array, "*batch m"], Float[Array, "*batch m"]]:
+    """Mean and log standard deviation before tanh."""
     mean, log_std = jnp.split(nets.output(actor, obs), 2, axis=-1)
     return mean, jnp.clip(log_std + h.log_std_init, h.log_std_min, h.log_std_max)
 
 
 def draw(
-    nets: Networks, actor: Any, obs: jax.Array, noise: jax.Array, h: SAC
-) -> tuple[jax.Array, jax.Array]:
+    nets: Networks,
+    actor: PyTree,
+    obs: Float[Array, "*batch o"],
+    noise: Float[Array, "*batch m"],
+    *,
+    h: SAC,
+) -> tuple[Float[Array, "*batch m"], Float[Array, "*batch"]]:
     """Action u = tanh(x), x = μ + σ · noise, and its log-density in action units, from x itself."""
     mean, log_std = distribution(nets, actor, obs, h)
     x = mean + jnp.exp(log_std) * noise
     return jnp.tanh(x), tanh_gaussian_log_prob(x, mean, log_std, nets.box.half_range())
 
 
-def explore(nets: Networks, actor: Any, obs: jax.Array, key: jax.Array, h: SAC) -> jax.Array:
+def explore(
+    nets: Networks, actor: PyTree, obs: Float[Array, "*batch o"], key: PRNGKeyArray, *, h: SAC
+) -> Float[Array, "*batch m"]:
     """Return a sample of the policy."""
     noise = jax.random.normal(key, (*obs.shape[:-1], *nets.box.low.shape))
-    return draw(nets, actor, obs, noise, h)[0]
+    return draw(nets, actor, obs, noise, h=h)[0]
 
 
-def alpha(learner: Learner, batch: Minibatch, h: SAC) -> jax.Array:
-    """Temperature in units of the learner's rewards, shape ()."""
+def alpha(learner: Learner, batch: Minibatch, h: SAC) -> Float[Array, ""]:
+    """Temperature in units of the learner's rewards."""
     if h.learn_temperature:
         return jnp.exp(learner.params["log_alpha"])
     return h.temperature * batch.reward_factor
 
 
-def target(learner: Learner, batch: Minibatch, nets: Networks, h: SAC) -> jax.Array:
-    """y = r + γ (1 - terminated) (min_i Q̄_i(s', u') - α log π(u'|s')): the soft Q, shape (B,)."""
+def target(learner: Learner, batch: Minibatch, nets: Networks, h: SAC) -> Float[Array, B]:
+    """y = r + γ (1 - terminated) (min_i Q̄_i(s', u') - α log π(u'|s')): the soft Q."""
     rows = batch.rows
-    u, log_prob = draw(nets, learner.params["actor"], rows.next_obs, batch.noise, h)
+    u, log_prob = draw(nets, learner.params["actor"], rows.next_obs, batch.noise, h=h)
     q = jnp.min(nets.q_values(learner.targets["critics"], rows.next_obs, u), axis=0)
     soft = q - alpha(learner, batch, h) * log_prob
     return rows.reward + batch.gamma * (1.0 - rows.terminated) * soft
 
 
 def actor_loss(
-    actor: Any, learner: Learner, batch: Minibatch, nets: Networks, h: SAC
-) -> tuple[jax.Array, dict[str, jax.Array]]:
+    actor: PyTree, learner: Learner, batch: Minibatch, nets: Networks, *, h: SAC
+) -> tuple[Float[Array, ""], Metrics]:
     """E[α log π(u|s) - min_i Q_i(s, u)]."""
     temperature = alpha(learner, batch, h)
-    u, log_prob = draw(nets, actor, batch.rows.obs, batch.noise, h)
+    u, log_prob = draw(nets, actor, batch.rows.obs, batch.noise, h=h)
     q = jnp.min(nets.q_values(learner.params["critics"], batch.rows.obs, u), axis=0)
     metrics = {"entropy": -jnp.mean(log_prob), "alpha": temperature}
     return jnp.mean(temperature * log_prob - q), metrics
 
 
 def alpha_loss(
-    log_alpha: jax.Array, metrics: dict[str, jax.Array], nets: Networks, h: SAC
-) -> jax.Array:
+    log_alpha: Float[Array, ""], metrics: Metrics, nets: Networks, h: SAC
+) -> Float[Array, ""]:
     """-log α · E[log π + H̄] with H̄ = target_entropy · m."""
     return log_alpha * (metrics["entropy"] - h.target_entropy * nets.box.low.shape[0])
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
 from cojax.agents import off_policy
-from cojax.agents.algorithm import INF, static, traced
+from cojax.agents.algorithm import INF, Metrics, static, traced
 from cojax.agents.hyperparameters import Number, OffPolicyHyperparameters
 from cojax.agents.off_policy_method import Learner, Minibatch, Networks, OffPolicyMethod
+from cojax.types import Array, Float, PRNGKeyArray, PyTree
 
 
 class TD3(OffPolicyHyperparameters):
@@ -32,18 +31,20 @@ class TD3(OffPolicyHyperparameters):
     policy_delay: int = static(2, 1)
 
 
-def act(nets: Networks, actor: Any, obs: jax.Array) -> jax.Array:
-    """u = tanh(actor(s)), shape (..., m)."""
+def act(nets: Networks, actor: PyTree, obs: Float[Array, "*batch o"]) -> Float[Array, "*batch m"]:
+    """u = tanh(actor(s))."""
     return jnp.tanh(nets.output(actor, obs))
 
 
-def explore(nets: Networks, actor: Any, obs: jax.Array, key: jax.Array, h: Any) -> jax.Array:
+def explore(
+    nets: Networks, actor: PyTree, obs: Float[Array, "*batch o"], key: PRNGKeyArray, *, h: PyTree
+) -> Float[Array, "*batch m"]:
     """Return the action with Gaussian noise, inside the box."""
     u = act(nets, actor, obs)
     return jnp.clip(u + h.exploration_noise * jax.random.normal(key, u.shape), -1.0, 1.0)
 
 
-def target(learner: Learner, batch: Minibatch, nets: Networks, h: TD3) -> jax.Array:
+def target(learner: Learner, batch: Minibatch, nets: Networks, h: TD3) -> Float[Array, B]:
     """y = r + γ (1 - terminated) min_i Q̄_i(s', clip(π̄(s') + clip(ε))), ε ~ N(0, target_noise²)."""
     rows = batch.rows
     u = act(nets, learner.targets["actor"], rows.next_obs)
@@ -54,8 +55,8 @@ def target(learner: Learner, batch: Minibatch, nets: Networks, h: TD3) -> jax.Ar
 
 
 def actor_loss(
-    actor: Any, learner: Learner, batch: Minibatch, nets: Networks, h: Any
-) -> tuple[jax.Array, dict[str, jax.Array]]:
+    actor: PyTree, learner: Learner, batch: Minibatch, nets: Networks, *, h: PyTree
+) -> tuple[Float[Array, ""], Metrics]:
     """-E[Q_1(s, π(s))]."""
     u = act(nets, actor, batch.rows.obs)
     return -jnp.mean(nets.q_values(learner.params["critics"], batch.rows.obs, u, num=1)), {}

@@ -6,20 +6,19 @@ import dataclasses
 import os
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-import jax
 import numpy as np
 
 from cojax.agents import a2c, checkpoint, ddpg, loop, memory_budget, ppo, sac, td3
 from cojax.agents import algorithm as algorithms
-from cojax.agents.algorithm import Algorithm
+from cojax.agents.algorithm import Algorithm, Environment, Settings
 from cojax.agents.loop import Plan, Progress
-from cojax.agents.population import Population
-from cojax.agents.run import Run, assemble
+from cojax.agents.population import Evaluate, Population, grid
+from cojax.agents.run import Run, assemble, labelled
 from cojax.errors import InputError, nearest
+from cojax.types import Content, Float, PRNGKeyArray, PyTree
 
 ALGORITHMS: dict[str, Algorithm] = {
     module.ALGORITHM.name: module.ALGORITHM for module in (ppo, a2c, sac, td3, ddpg)
@@ -32,16 +31,16 @@ class DiscountWarning(Warning):
 
 def train(
     algorithm: str,
-    params: Any,
-    key: jax.Array,
+    params: PyTree,
+    key: PRNGKeyArray,
     *,
-    env: Any = None,
-    hyperparameters: Any = None,
+    env: Environment | None = None,
+    hyperparameters: Settings = None,
     num_seeds: int | None = 4,
     total_timesteps: int = 300_000,
     num_envs: int | None = None,
     progress: Progress | None = None,
-    evaluate: Callable[[Any, Any, jax.Array], Any] | None = None,
+    evaluate: Evaluate | None = None,
     eval_every: int | None = None,
     batching: str = "auto",
     memory_limit: float | None = None,
@@ -116,12 +115,13 @@ class Job:
     """Training that is checked, compiled and measured, and has not begun.
 
     Attributes:
-        population: all members.
+        population: all members, in a row.
+        sizes: axes of the result, label -> length, outermost first.
         plan: updates and intervals.
         evaluate: as given to ``train``.
         gamma: discount of each member, (*axes).
         warning: a line, where γ is not the system's own; else None.
-        chunks: boxes of members that are trained one after another, at least one.
+        chunks: members that are trained one chunk after another, at least one.
         memory_bytes: peak memory of the largest, estimated from the compiled program.
         memory_limit: what it was to stay within, bytes.
         compile_seconds: time it took to compile.
@@ -129,11 +129,12 @@ class Job:
     """
 
     population: Population
+    sizes: dict[str, int]
     plan: Plan
-    evaluate: Callable[[Any, Any, jax.Array], Any] | None
+    evaluate: Evaluate | None
     gamma: np.ndarray
     warning: str | None
-    chunks: list[memory_budget.Box]
+    chunks: list[slice]
     memory_bytes: int
     memory_limit: int
     compile_seconds: float
@@ -145,34 +146,33 @@ class Job:
 
         States are written at most every ``checkpoint_seconds``.
         """
-        parts = []
-        for number, box in enumerate(self.chunks):
-            part, folder = self.population, self.checkpoint_dir
-            if len(self.chunks) > 1:
-                part = part.part(box)
-                folder = folder and folder / f"chunk-{number:04d}"
+        runs, several = [], len(self.chunks) > 1
+        for number, members in enumerate(self.chunks):
+            folder = self.checkpoint_dir
             run = loop.run(
-                part,
+                self.population.part(members),
                 self.plan,
-                self.gamma[box],
+                self.gamma.reshape(-1)[members],
                 memory_bytes=self.memory_bytes,
-                progress=progress and self._mean(progress, number),
+                progress=progress and self._told(progress, number),
                 evaluate=self.evaluate,
-                checkpoint_dir=folder,
+                checkpoint_dir=folder / f"chunk-{number:04d}" if folder and several else folder,
                 checkpoint_seconds=checkpoint_seconds,
             )
-            if number == 0:
-                seconds = self.compile_seconds + run.compile_seconds
-                run = dataclasses.replace(run, compile_seconds=seconds)
-            if len(self.chunks) == 1:
-                return run
-            parts.append((box, dataclasses.replace(run, states=[])))
-        return assemble(self.population.sizes, parts, self.population.h)
+            seconds = run.compile_seconds + (0.0 if number else self.compile_seconds)
+            states = [] if several else run.states
+            runs.append(dataclasses.replace(run, compile_seconds=seconds, states=states))
+        return assemble(self.sizes, self.chunks, runs, self.population.h)
 
-    def _mean(self, progress: Progress, number: int) -> Progress:
-        """Progress of one chunk as that of all members: the mean of their steps."""
+    def _told(self, progress: Progress, number: int) -> Progress:
+        """Progress of a chunk as that of all members, the mean of their steps; by their axes where
+        it is the only chunk.
+        """
 
         def told(steps, total, metrics):
+            if len(self.chunks) == 1:
+                rate = metrics.pop("steps_per_second")
+                metrics = labelled(metrics, self.sizes) | {"steps_per_second": rate}
             progress((number * total + steps) // len(self.chunks), total, metrics)
 
         return told
@@ -181,15 +181,15 @@ class Job:
 @algorithms.learning()
 def prepare(
     algorithm: str,
-    params: Any,
-    key: jax.Array,
+    params: PyTree,
+    key: PRNGKeyArray,
     *,
-    env: Any = None,
-    hyperparameters: Any = None,
+    env: Environment | None = None,
+    hyperparameters: Settings = None,
     num_seeds: int | None = 4,
     total_timesteps: int = 300_000,
     num_envs: int | None = None,
-    evaluate: Callable[[Any, Any, jax.Array], Any] | None = None,
+    evaluate: Evaluate | None = None,
     eval_every: int | None = None,
     batching: str = "auto",
     memory_limit: float | None = None,
@@ -197,22 +197,7 @@ def prepare(
 ) -> Job:
     """Check the arguments of ``train``, compile its program and estimate its memory.
 
-    Args:
-        algorithm: as in ``train``, like all others: one of ``ALGORITHMS``.
-        params: environment parameters, one or stacked.
-        key: typed key.
-        env: a gymnax environment; None for cojax's own.
-        hyperparameters: None, a mapping, an instance, or a sequence of those.
-        num_seeds: length of the seed axis, or None.
-        total_timesteps: environment steps of each member.
-        num_envs: shorthand for the hyperparameter of that name.
-        evaluate: run for every member after each interval.
-        eval_every: environment steps of an interval.
-        batching: "vmap", "loop" or "auto".
-        memory_limit: bytes, or None.
-        checkpoint_dir: folder of the full state, or None.
-
-    Raises ValueError as ``train`` does.
+    All arguments are as in ``train``. Raises InputError as ``train`` does.
     """
     if total_timesteps < 1:
         raise InputError(f"total_timesteps: expected at least 1, got {total_timesteps}")
@@ -222,7 +207,7 @@ def prepare(
         from cojax.envs import ConverseEnv
 
         env = ConverseEnv()
-    population = Population.create(
+    population, sizes = grid(
         lookup(algorithm),
         env,
         params,
@@ -232,21 +217,22 @@ def prepare(
         num_envs=num_envs,
         batching=batching,
     )
-    plan = Plan.create(population, total_timesteps, eval_every)
+    steps = population.spec.steps_per_update(population.h)
     gamma, warning = discounts(population)
     limit = memory_budget.default_limit() if memory_limit is None else int(memory_limit)
     folder = None if checkpoint_dir is None else Path(checkpoint_dir)
-    chunk = None if folder is None else checkpoint.read_chunk(folder)
+    members = None if folder is None else checkpoint.read_chunk(folder)
     start = time.perf_counter()
-    chunks, memory_bytes = memory_budget.fit(population, evaluate, limit, chunk)
+    chunks, memory_bytes = memory_budget.fit(population, evaluate, limit, members)
     seconds = time.perf_counter() - start
-    if folder is not None and chunk is None:
-        checkpoint.write_chunk(folder, population.part(chunks[0]).shape)
+    if folder is not None and members is None:
+        checkpoint.write_chunk(folder, chunks[0].stop)
     return Job(
         population=population,
-        plan=plan,
+        sizes=sizes,
+        plan=Plan.of(steps, total_timesteps, eval_every),
         evaluate=evaluate,
-        gamma=gamma,
+        gamma=labelled(gamma, sizes),
         warning=warning,
         chunks=chunks,
         memory_bytes=memory_bytes,
@@ -256,32 +242,27 @@ def prepare(
     )
 
 
-def discounts(population: Population) -> tuple[np.ndarray, str | None]:
-    """γ of each member, (*axes), and a line where one is not the system's own."""
-    p = population
-    own = getattr(p.env_params, "discount", None)
-    label = "fixture" if p.h.gamma is None else "hyperparameters"
-    used = p.along(label, algorithms.discount(p.env_params, p.h))
-    if own is None:
-        return used, None
-    own = p.along("fixture", own)
-    other = ~np.isclose(used, own, rtol=1e-6, atol=0.0)
+def discounts(p: Population) -> tuple[Float[np.ndarray, M], str | None]:
+    """γ of each member, and a line where one is not the system's own."""
+    used = np.broadcast_to(algorithms.discount(p.env_params, p.h), p.shape)
+    own = np.broadcast_to(getattr(p.env_params, "discount", np.nan), p.shape)
+    other = ~np.isclose(used, own, rtol=1e-6, atol=0.0) & ~np.isnan(own)
     if not other.any():
         return used, None
-    at = np.unravel_index(int(np.argmax(other)), other.shape) if other.ndim else ()
+    at = int(np.argmax(other))
     return used, (
         f"gamma: {used[at]:g} is not the system's own {own[at]:g}: the learner's optimum is of "
         "another problem"
     )
 
 
-def check(algorithm: str, hyperparameters: Any = None) -> None:
+def check(algorithm: str, hyperparameters: Settings = None) -> None:
     """Raise ValueError, one line, for what ``train`` would refuse of these two, before any work."""
     spec = lookup(algorithm)
     spec.check(algorithms.one_or_several(spec.hyperparameters, hyperparameters, {})[0])
 
 
-def current_names(algorithm: str, hyperparameters: Mapping[str, Any]) -> dict[str, Any]:
+def current_names(algorithm: str, hyperparameters: Mapping[str, object]) -> Content:
     """Hyperparameters by the names they have now, see ``algorithm.current_names``; of an algorithm
     that is not known they stay as they are.
     """

@@ -5,21 +5,18 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from cojax import streams
 from cojax.agents import algorithm as algorithms
 from cojax.agents import checkpoint
 from cojax.agents.algorithm import learning
 from cojax.agents.layout import Layout
 from cojax.agents.loop import Members, Plan
-from cojax.agents.population import initialize
+from cojax.agents.population import Population
 from cojax.agents.training import lookup
 from cojax.errors import InputError
 from cojax.io import files, json_text
@@ -255,33 +252,20 @@ class _Population:
             return
         fresh = self._take(proposer)
         mask = np.repeat(np.asarray(places), self.group.size // len(self.settings))
-        mask = np.concatenate([mask, np.zeros(len(fresh.keys) - len(mask), bool)])
-        spec, env = fresh.spec, fresh.env
-        begun = initialize(spec, env, self.layout, *fresh.arguments())
-        begun = begun.replace(clock=begun.clock.planned(self.plan.total))
-        self.members.states = [_choose(jnp.asarray(mask), begun, self.members.states[0])]
+        self.members.restart(np.append(mask, np.zeros(fresh.size - len(mask), bool)), fresh)
 
-    def _take(self, proposer: Proposer) -> Any:
+    def _take(self, proposer: Proposer) -> Population:
         """Let the hyperparameters be those of the places; the population."""
         for place, trial in enumerate(proposer.places):
             if trial is not None:
                 self.settings[place] = trial.setting
         self.group = self._group()
-        fresh = self.group.population(np.arange(self.group.size), self.layout)
-        self.members.p, self.members.arguments = fresh, [fresh.arguments()]
-        return fresh
+        return self.group.population(np.arange(self.group.size), self.layout)
 
     def save(self, target: Path) -> None:
         """Keep the states of all learners."""
-        checkpoint.save_tree(target, self.members.states[0])
+        self.members.save(target)
 
     def load(self, source: Path, proposer: Proposer) -> None:
         """Go on from states that were kept, with the settings that the places have now."""
-        self._take(proposer)
-        self.members.states = [checkpoint.load_tree(source, self.members.states[0])]
-
-
-@jax.jit
-def _choose(mask: jax.Array, new: Any, old: Any) -> Any:
-    """Leaves of ``new`` where the mask holds, (M,), else of ``old``."""
-    return jax.tree.map(partial(streams.choose, mask), new, old)
+        self.members.load(source, self._take(proposer))

@@ -1,0 +1,141 @@
+"""What learners of every kind carry, how they see an environment, and how an update ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from cojax import streams
+from cojax.agents import algorithm
+from cojax.agents.algorithm import Clock, Environment, Episodes, Metrics, normalize
+from cojax.agents.distributions import ActionBox
+from cojax.agents.normalization import Moments, RewardScale
+from cojax.agents.optimization import global_norm, polyak
+from cojax.types import Array, Bool, Float, PRNGKeyArray, PyTree
+
+
+class State(struct.PyTreeNode):
+    """What a learner of any kind carries from one update to the next (N = num_envs).
+
+    Attributes:
+        clock: counters, shared by a population.
+        key: typed PRNG key of this learner.
+        average: running average of the actor's parameters, what ``policy_params`` gives.
+        observations: moments of the observations, frozen during an update.
+        rewards: scale of the rewards.
+        env_state: states of the N environments.
+        obs: current observations.
+        episodes: returns in progress.
+        failed: whether a parameter has ever been non-finite.
+    """
+
+    clock: Clock
+    key: PRNGKeyArray
+    average: PyTree
+    observations: Moments
+    rewards: RewardScale
+    env_state: PyTree
+    obs: Float[Array, "*M N o"]
+    episodes: Episodes
+    failed: Bool[Array, "*M"]
+
+
+class Rollout(NamedTuple):
+    """T steps of N environments; ``u`` is the unclipped action in units of the box, and
+    ``final_obs`` the observation after the step and before any reset.
+    """
+
+    obs: Float[Array, "T N o"]
+    u: Float[Array, "T N m"]
+    log_prob: Float[Array, "T N"] | None  # density of u, where the learner asks for it
+    reward: Float[Array, "T N"]
+    terminated: Bool[Array, "T N"]
+    truncated: Bool[Array, "T N"]
+    final_obs: Float[Array, "T N o"]
+
+
+def begin(
+    env: Environment, key: PRNGKeyArray, env_params: PyTree, h: PyTree
+) -> tuple[dict[str, PyTree], PRNGKeyArray, PRNGKeyArray]:
+    """All fields of a first state but ``average``, and keys for the actor's and critic's weights.
+
+    Environment i is reset with ``fold_in(reset_key, i)``.
+    """
+    env_params = algorithm.shorten_episodes(env_params, h)
+    key, reset_key, actor_key, critic_key = jax.random.split(key, 4)
+    obs, env_state = algorithm.reset_all(env, reset_key, env_params, h.num_envs)
+    if getattr(h, "stagger_episodes", False):
+        env_state = algorithm.stagger_episodes(reset_key, env_state, env_params)
+    obs = jnp.asarray(obs, jnp.float32)
+    fields = {
+        "clock": Clock.create(),
+        "key": key,
+        "observations": Moments.create(obs.shape[1:]).merge(obs),
+        "rewards": RewardScale.create(h.num_envs),
+        "env_state": env_state,
+        "obs": obs,
+        "episodes": Episodes.create(h.num_envs),
+        "failed": jnp.zeros((), bool),
+    }
+    return fields, actor_key, critic_key
+
+
+def collect(
+    env: Environment,
+    state: PyTree,
+    env_params: PyTree,
+    h: PyTree,
+    *,
+    key: PRNGKeyArray,
+    act: Callable[..., tuple[Array, Array | None]],
+    inputs: tuple[PyTree, ...],
+) -> tuple[PyTree, Rollout, Metrics]:
+    """Step the N environments T times by ``act(z, *inputs_t) -> (u, log_prob)`` of normalised
+    observations z (N, o); ``inputs`` have leaves (T, ...).
+
+    Returns the advanced state, the rollout, and sums over the episodes that ended in it.
+    """
+    env_params = algorithm.shorten_episodes(env_params, h)
+    box = ActionBox.of(env.action_space(env_params))
+    step_env = jax.vmap(env.step, (0, 0, 0, None))
+
+    def step(carry, inputs):
+        env_state, obs, episodes, sums = carry
+        words, *mine = inputs
+        u, log_prob = act(normalize(state, obs, h), *mine)
+        next_obs, env_state, reward, terminated, truncated, info = step_env(
+            streams.of_words(words), env_state, box.clip(box.to_action(u)), env_params
+        )
+        episodes, ended = episodes.step(reward, terminated | truncated)
+        final = info["final_observation"]
+        row = Rollout(obs, u, log_prob, reward, terminated, truncated, final)
+        return (env_state, next_obs, episodes, jax.tree.map(jnp.add, sums, ended)), row
+
+    zeros = {name: jnp.zeros(()) for name in ("episode_return", "episode_length", "episodes")}
+    keys = streams.to_words(jax.random.split(key, (h.num_steps, h.num_envs)))
+    start = (state.env_state, state.obs, state.episodes, zeros)
+    (env_state, obs, episodes, sums), rollout = jax.lax.scan(step, start, (keys, *inputs))
+    return state.replace(env_state=env_state, obs=obs, episodes=episodes), rollout, sums
+
+
+def finish(
+    state: PyTree, rollout: Rollout, params: PyTree, *, key: PRNGKeyArray, h: PyTree
+) -> PyTree:
+    """The state after an update that ended in ``params``: moments of observations, the average of
+    actors, whether it failed, the clock and the next key.
+    """
+    if h.normalize_observations:
+        flat = rollout.obs.reshape(-1, rollout.obs.shape[-1])
+        seen = state.observations
+        state = state.replace(observations=seen.merge(seen.winsorize(flat, h.obs_clip)))
+    state = state.replace(
+        key=key,
+        average=polyak(state.average, params["actor"], h.actor_ema_rate),
+        failed=state.failed | ~jnp.isfinite(global_norm(params)),
+        clock=state.clock.replace(update=state.clock.update + 1),
+    )
+    return algorithm.strong(state)
