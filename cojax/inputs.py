@@ -46,6 +46,11 @@ def number(
     return result
 
 
+def discount(name: str, value: object) -> float:
+    """γ in (0, 1)."""
+    return number(name, value, 0.0, 1.0, low_open=True, high_open=True)
+
+
 def whole(name: str, value: Any, low: int) -> int:
     """A whole number >= low."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < low:

@@ -16,9 +16,10 @@ PACKAGE = Path(__file__).parents[1] / "cojax"
 FLOORS = [  # each may import what stands below it
     {"errors", "types"},
     {"io"},
-    {"inputs", "plugins", "precision", "linalg", "streams", "noise", "initial"},
-    {"system", "policy"},
+    {"inputs", "plugins", "precision", "linalg", "inverse_sqrt", "streams", "noise", "initial"},
+    {"system", "policy", "geometry"},
     {"quadratic", "oracle"},
+    {"consistency"},
     {"families"},
     {"envs"},
     {"trials"},

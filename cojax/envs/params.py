@@ -17,9 +17,10 @@ from gymnax.environments import environment
 from jax.core import Tracer
 
 from cojax import errors, inputs, linalg, precision, streams
+from cojax.consistency import contradiction
 from cojax.errors import InputError
 from cojax.initial import InitialLaw
-from cojax.quadratic import QuadraticGaussian, contradiction
+from cojax.quadratic import QuadraticGaussian
 from cojax.system import System
 
 TERMINAL_VALUES = ("none", "optimal")
