@@ -11,17 +11,25 @@ from typing import ClassVar, Self, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpy.typing import DTypeLike
+from jax.typing import DTypeLike
 
 from cojax import inputs, linalg, precision
 from cojax.errors import InputError, one_of
 from cojax.initial import InitialLaw
-from cojax.types import Array, Content, Float, Json
+from cojax.types import Array, Float, Json, Option, Options
 
 Knob: TypeAlias = Float[Array, "*batch"] | float
 
 BASE = ("P", "Q", "R", "gamma", "p")
-USUAL = {"P": 1.0, "Q": None, "R": 1.0, "gamma": 0.99, "p": 1.0, "Sigma": 0.0, "share": 0.5}
+USUAL: Options = {
+    "P": 1.0,
+    "Q": None,
+    "R": 1.0,
+    "gamma": 0.99,
+    "p": 1.0,
+    "Sigma": 0.0,
+    "share": 0.5,
+}
 
 
 class Family(abc.ABC):
@@ -97,7 +105,7 @@ class Family(abc.ABC):
         return cls(**{name: values[name] for name in cls.fields() if name in values})
 
     @classmethod
-    def defaults(cls, **given: Json) -> Content:
+    def defaults(cls, **given: Option) -> Options:
         """P, R, gamma, Sigma, p, ``share``, target and knobs where ``build`` is not told.
 
         ``given`` are the dimensions, and those of ``settings`` that build was told. Where this is
@@ -106,7 +114,7 @@ class Family(abc.ABC):
         return {}
 
     @classmethod
-    def completed(cls, **options: Json) -> Content:
+    def completed(cls, **options: Option) -> Options:
         """What :meth:`build` takes, in full: ``options``, and what is usual where they are silent.
 
         Raises ValueError, one line, for unknown names and unusable numbers.
@@ -117,7 +125,7 @@ class Family(abc.ABC):
         if "Q" in given and cls.target in given:
             raise InputError(f"{cls.target}: expected none where Q is given, since it chooses Q")
         fields = cls.fields()
-        known = {n: inputs.whole(n, given.pop(n, fields[n]), 1) for n in cls.dimensions}
+        known: Options = {n: inputs.whole(n, given.pop(n, fields[n]), 1) for n in cls.dimensions}
         settings = {n: given.pop(n) for n in cls.settings if n in given}
         usual = cls.defaults(**known, **settings)
         if "Q" in given:
@@ -156,7 +164,7 @@ class Family(abc.ABC):
         """A random P, (d, d), of the family's own, from ``rng``; None where there is none."""
         return None
 
-    def picture(self) -> tuple[str, Content]:
+    def picture(self) -> tuple[str, Options]:
         """Which picture of :mod:`cojax.report.drawing` shows a state, and its arguments."""
         return "bars", {"dim": self.state_dim}
 

@@ -19,7 +19,7 @@ from cojax import linalg
 from cojax.linalg import Symmetric, matvec, padded, product, written_out
 from cojax.types import Array, Float, Int
 
-Vector: TypeAlias = Float[Array, "d"]
+Vector: TypeAlias = Float[Array, " d"]
 
 MAX_CHEBYSHEV_CONDITION = 1e3  # beyond it a polynomial needs several hundred products
 BLOCK = 8  # terms of a trimmed series between two tests of the loop; divides its padded length
@@ -155,7 +155,7 @@ class TrimmedInverseSqrt(InverseSqrt):
     """
 
     series: ChebyshevInverseSqrt
-    num_blocks: Int[Array, ""]  # blocks of BLOCK terms; the same for all members
+    num_blocks: Int[Array, ""] | int  # blocks of BLOCK terms; the same for all members
     name = "chebyshev"
 
     def __call__(self, D, u):

@@ -170,7 +170,7 @@ def solve_spd(A: Float[Array, "m m"], B: Float[Array, "m k"]) -> Float[Array, "m
 # --- planar rotations ----------------------------------------------------------------------------
 
 
-def rotate(x: jax.Array, y: jax.Array, angle: jax.Array) -> tuple[jax.Array, jax.Array]:
+def rotate(x: jax.Array, y: jax.Array, angle: jax.Array | float) -> tuple[jax.Array, jax.Array]:
     """Givens rotation G(x, y; φ): (x, y) ↦ (cos φ x - sin φ y, sin φ x + cos φ y), elementwise."""
     c, s = jnp.cos(angle), jnp.sin(angle)
     return c * x - s * y, s * x + c * y

@@ -36,7 +36,7 @@ from cojax.inverse_sqrt import InverseSqrt
 from cojax.linalg import Symmetric, matvec, quadratic_form
 from cojax.noise import GAUSSIAN, Noise, gaussian
 from cojax.system import Optimum, System
-from cojax.types import Array, Float, Json
+from cojax.types import Array, Float, Option
 
 Parameterization = Literal["metric", "sqrt"]
 Scalar = Float[Array, "*batch"]
@@ -49,7 +49,7 @@ class Geometry(Family):
     """
 
     @classmethod
-    def build(cls, *args: ArrayLike, **options: Json) -> QuadraticGaussian:
+    def build(cls, *args: Option, **options: Option) -> QuadraticGaussian:
         """Build a system of the family; what is not given is as the authors have it, or as
         ``defaults`` says, and Q is ``share`` P, or β P for the β that meets the family's target.
 
@@ -66,13 +66,14 @@ class Geometry(Family):
             raise errors.InputError(f"{cls.family}.build: expected {expected}")
         rest = cls.completed(**dict(zip(names, args, strict=False)) | options)
         geometry = cls(**{name: rest.pop(name) for name in cls.fields()})
-        target, share = rest.pop(cls.target, None), rest.pop("share")
+        target, share = rest.pop(cls.target or "", None), rest.pop("share")
         P = rest["P"] = inputs.symmetric("P", rest["P"], geometry.state_dim)
         if target is not None:
             R = inputs.positive_definite("R", rest["R"], geometry.action_dim)
             P, gamma, p = inputs.positive_definite("P", P, len(P)), rest["gamma"], rest["p"]
             rest["R"], share = geometry.tune(P, R, gamma=gamma, p=p, target=target)
-        return build(geometry, **rest | {"Q": share * P if rest["Q"] is None else rest["Q"]})
+        rest["Q"] = share * P if rest["Q"] is None else rest["Q"]
+        return build(geometry, **rest)
 
 
 @inputs.guarded
@@ -334,7 +335,7 @@ def build(
     )
 
 
-def rebuild(system: QuadraticGaussian, **changes: Json) -> QuadraticGaussian:
+def rebuild(system: QuadraticGaussian, **changes: Option) -> QuadraticGaussian:
     """The same system with some of P, Q, R, gamma, p, Sigma, parameterization, dtype or the
     geometry's knobs changed, and everything that depends on them derived again.
 

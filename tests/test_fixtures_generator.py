@@ -176,19 +176,19 @@ def test_every_part_of_psi_can_be_drawn():
         "nonlinearity": {"uniform": [0.0, 2.0]},
     }
     settings = resolve("ConverseArm", ranges)
-    made = [generator.attempt("ConverseArm", settings, 0, i, 0, f"x{i}") for i in range(20)]
+    made = [generator.attempt("ConverseArm", settings, (0, i, 0), f"x{i}") for i in range(20)]
     assert all(isinstance(f, cojax.fixtures.Fixture) for f in made)
     assert {f.knobs["n"] for f in made} == {2, 3}
     assert {f.parameterization for f in made} == {"metric", "sqrt"}
     assert {f.Sigma.ndim for f in made} == {2}
     assert all(10 <= f.horizon <= 20 and 0.9 <= f.gamma <= 0.99 for f in made)
     linear = resolve("ConverseArm", {"nonlinearity": 0.0})
-    knobs = generator.attempt("ConverseArm", linear, 0, 0, 0, "x").knobs
+    knobs = generator.attempt("ConverseArm", linear, (0, 0, 0), "x").knobs
     assert knobs["alpha0"] == knobs["beta0"] == knobs["g0"] == 0.0
     authors = resolve("ConverseArm", {"P": "authors", "n": 2})
-    assert generator.attempt("ConverseArm", authors, 0, 0, 0, "x").P.shape == (4, 4)
+    assert generator.attempt("ConverseArm", authors, (0, 0, 0), "x").P.shape == (4, 4)
     vehicle = resolve("NVDEx", {"K": 2, "r_v": {"integer": [1, 3]}, "nonlinearity": 0.5})
-    assert generator.attempt("NVDEx", vehicle, 0, 0, 0, "x").knobs["alpha_xy"] == 0.15
+    assert generator.attempt("NVDEx", vehicle, (0, 0, 0), "x").knobs["alpha_xy"] == 0.15
 
 
 def test_rejections_are_counted_and_giving_up_says_why():
@@ -203,7 +203,7 @@ def test_rejections_are_counted_and_giving_up_says_why():
 def test_shipped_recipes_are_distributions(tmp_path, monkeypatch):
     for name, family in (("thousand-arm", "ConverseArm"), ("thousand-nvdex", "NVDEx")):
         settings = resolve(family, dataset.read_ranges(name))
-        made = [generator.attempt(family, settings, 0, i, 0, f"x{i}") for i in range(4)]
+        made = [generator.attempt(family, settings, (0, i, 0), f"x{i}") for i in range(4)]
         assert all(isinstance(f, cojax.fixtures.Fixture) for f in made)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "thousand-arm").write_text("n: 1")  # a file of that name comes first

@@ -30,7 +30,8 @@ def gap_of(params, act, num_steps=T, **options):
 
     def one(stream):
         start = (jnp.ones_like(system.gamma), jnp.zeros_like(system.gamma))
-        (_, gap), rows = scan_trial(act, params, stream, num_steps, observe, start, **options)
+        options.update(observe=observe, total=start)
+        (_, gap), rows = scan_trial(act, params, stream, num_steps, **options)
         return gap, rows
 
     return jax.jit(jax.vmap(one))(streams.stream_keys(3, 4))

@@ -7,6 +7,7 @@ on the state. Everything known about LQR then checks the construction.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import jax.numpy as jnp
@@ -76,7 +77,7 @@ class DoubleIntegrator(quadratic.Geometry):
         cls,
         p: float = 1.0,
         *,
-        A: ArrayLike = ((1.0, 0.05), (0.0, 1.10)),
+        A: Sequence[ArrayLike] = ((1.0, 0.05), (0.0, 1.10)),
         b1: float = 0.00125,
         b2: float = 0.05,
         Q: ArrayLike = (5.0, 1.0),
