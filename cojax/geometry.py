@@ -69,17 +69,17 @@ class Family(abc.ABC):
         """m."""
 
     @abc.abstractmethod
-    def actuate(self, s: Float[Array, d], a: Float[Array, m]) -> Float[Array, d]:
+    def actuate(self, s: Float[Array, "d"], a: Float[Array, "m"]) -> Float[Array, "d"]:
         """g(s) a, without p."""
 
     @abc.abstractmethod
-    def actuate_transpose(self, s: Float[Array, d], v: Float[Array, d]) -> Float[Array, m]:
+    def actuate_transpose(self, s: Float[Array, "d"], v: Float[Array, "d"]) -> Float[Array, "m"]:
         """g(s)ᵀ v, without p."""
 
     @abc.abstractmethod
     def rotate(
-        self, s: Float[Array, d], x: Float[Array, d], p: Float[Array, ""]
-    ) -> Float[Array, d]:
+        self, s: Float[Array, "d"], x: Float[Array, "d"], p: Float[Array, ""]
+    ) -> Float[Array, "d"]:
         """S_p(s) x for an orthogonal field S."""
 
     @abc.abstractmethod

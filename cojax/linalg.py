@@ -48,7 +48,7 @@ def product(A: jax.Array, B: jax.Array) -> jax.Array:
     return jnp.matmul(A, B, precision=_precision.get())
 
 
-def matvec(A: Symmetric, x: Float[Array, d]) -> Float[Array, d]:
+def matvec(A: Symmetric, x: Float[Array, "d"]) -> Float[Array, "d"]:
     """A x for a symmetric A, shape (d, d) or (d,) for a diagonal.
 
     Written xᵀA, so that a batch of x against one A is a single (batch, d) × (d, d) product.
@@ -56,12 +56,12 @@ def matvec(A: Symmetric, x: Float[Array, d]) -> Float[Array, d]:
     return A * x if A.ndim == 1 else product(x, A)
 
 
-def dot(x: Float[Array, d], y: Float[Array, d]) -> Float[Array, ""]:
+def dot(x: Float[Array, "d"], y: Float[Array, "d"]) -> Float[Array, ""]:
     """xᵀy."""
     return jnp.sum(x * y, axis=-1)
 
 
-def quadratic_form(A: Symmetric, x: Float[Array, d]) -> Float[Array, ""]:
+def quadratic_form(A: Symmetric, x: Float[Array, "d"]) -> Float[Array, ""]:
     """xᵀA x for a symmetric A, shape (d, d) or (d,)."""
     return dot(x, matvec(A, x))
 

@@ -37,7 +37,7 @@ class Policy:
     name: str = struct.field(pytree_node=False, default="policy")
     axes: tuple[str, ...] = struct.field(pytree_node=False, default=())
 
-    def __call__(self, obs: Float[Array, d], key: PRNGKeyArray) -> Float[Array, m]:
+    def __call__(self, obs: Float[Array, "d"], key: PRNGKeyArray) -> Float[Array, "m"]:
         """Action for one observation: a = apply(params, obs, key)."""
         return self.apply(self.params, obs, key)
 

@@ -179,7 +179,7 @@ class QuadraticGaussian(System):
         next_mean = matvec(self.M0, y)
         return Optimum(next_mean - self.actuate(s, action), action, next_mean)
 
-    def direction(self, s: Float[Array, d]) -> Float[Array, d]:
+    def direction(self, s: Float[Array, "d"]) -> Float[Array, "d"]:
         """u(s) with |u|² = sᵀ(P - Q)s.
 
         MN: S(s)(P-Q)^{1/2}s. SR: the field d(s) = S(s) s, scaled; it vanishes at the origin only.

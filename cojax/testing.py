@@ -42,9 +42,9 @@ class Oracle:
         discount: γ.
     """
 
-    action: Callable[[Float[Array, d]], Float[Array, m]]
-    value: Callable[[Float[Array, d]], Float[Array, ""]]
-    advantage: Callable[[Float[Array, d], Float[Array, m]], Float[Array, ""]] | None
+    action: Callable[[Float[Array, "d"]], Float[Array, "m"]]
+    value: Callable[[Float[Array, "d"]], Float[Array, ""]]
+    advantage: Callable[[Float[Array, "d"], Float[Array, "m"]], Float[Array, ""]] | None
     discount: Float[Array, ""] | float
 
 

@@ -37,21 +37,21 @@ class Step(NamedTuple):
     """
 
     k: Int[Array, ""]
-    s: Float[Array, d]
+    s: Float[Array, "d"]
     optimum: Optimum
-    action: Float[Array, m]
+    action: Float[Array, "m"]
     acts: Bool[Array, ""]
-    following: Float[Array, d]
+    following: Float[Array, "d"]
     alive: Bool[Array, ""]
 
 
-def initial_state(params: EnvParams, stream: PRNGKeyArray) -> Float[Array, d]:
+def initial_state(params: EnvParams, stream: PRNGKeyArray) -> Float[Array, "d"]:
     """s_0 of episode 0 of a stream key."""
     return params.initial_state.sample(streams.initial_key(streams.episode_key(stream, 0)))
 
 
 def scan_trial(
-    act: Callable[[Optimum, Float[Array, d], PRNGKeyArray], Float[Array, m]],
+    act: Callable[[Optimum, Float[Array, "d"], PRNGKeyArray], Float[Array, "m"]],
     params: EnvParams,
     stream: PRNGKeyArray,
     num_steps: int,

@@ -106,14 +106,14 @@ class DoubleIntegrator(quadratic.Geometry):
         p = inputs.number("p", p, 0.0, 1.0, low_open=True)
         gamma = inputs.discount("gamma", gamma)
         b = np.array([inputs.number("b1", b1), inputs.number("b2", b2)])[:, None]
-        A = np.stack([inputs.vector(f"A[{i}]", row, 2) for i, row in enumerate(A)])
-        if A.shape != (2, 2) or np.linalg.det(A) <= 0.0:
+        rows = np.stack([inputs.vector(f"A[{i}]", row, 2) for i, row in enumerate(A)])
+        if rows.shape != (2, 2) or np.linalg.det(rows) <= 0.0:
             raise InputError("A: expected two rows with positive determinant")
         Q, R = inputs.positive_definite("Q", np.asarray(Q), 2), inputs.positive_definite("R", R, 1)
         root = np.sqrt(gamma)
         try:
             P = scipy.linalg.solve_discrete_are(
-                root * A, root * p * b, linalg.to_full(Q), linalg.to_full(R)
+                root * rows, root * p * b, linalg.to_full(Q), linalg.to_full(R)
             )
         except np.linalg.LinAlgError as error:
             raise InputError(
@@ -121,7 +121,7 @@ class DoubleIntegrator(quadratic.Geometry):
             ) from None
         P = 0.5 * (P + P.T)
         M = np.linalg.inv(P) / gamma + p**2 * b @ b.T / float(R[0])
-        S = linalg.inverse_sqrt_spd(0.5 * (M + M.T)) @ A
+        S = linalg.inverse_sqrt_spd(0.5 * (M + M.T)) @ rows
         S = S @ linalg.inverse_sqrt_spd(P - linalg.to_full(Q))
         return quadratic.build(
             cls(angle=float(np.arctan2(S[1, 0], S[0, 0])), b1=float(b1), b2=float(b2)),
