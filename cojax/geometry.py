@@ -125,21 +125,27 @@ class Family(abc.ABC):
         if "Q" in given and cls.target in given:
             raise InputError(f"{cls.target}: expected none where Q is given, since it chooses Q")
         fields = cls.fields()
-        known: Options = {n: inputs.whole(n, given.pop(n, fields[n]), 1) for n in cls.dimensions}
+        known = {n: cls.checked(n, given.pop(n, fields[n])) for n in cls.dimensions}
         settings = {n: given.pop(n) for n in cls.settings if n in given}
         usual = cls.defaults(**known, **settings)
         if "Q" in given:
             usual.pop(cls.target or "", None)
         rest = USUAL | usual | given
-        for name, value in fields.items():
-            if name not in known:
-                low = 0.0 if name in cls.positive else -np.inf
-                known[name] = inputs.number(name, rest.get(name, value), low, low_open=low == 0.0)
-        known["gamma"] = inputs.discount("gamma", rest["gamma"])
-        known["p"] = inputs.number("p", rest["p"], 0.0, 1.0, low_open=True)
-        if cls.target is not None and cls.target in rest:
-            known[cls.target] = inputs.number(cls.target, rest[cls.target], 0.0, low_open=True)
-        return rest | known
+        rest["gamma"] = inputs.discount("gamma", rest["gamma"])
+        rest |= known
+        names = ("p", *fields, *([cls.target] if cls.target in rest else []))
+        return rest | {name: cls.checked(name, rest.get(name, fields.get(name))) for name in names}
+
+    @classmethod
+    def checked(cls, name: str, value: object, prefix: str = "") -> float:
+        """A dimension, knob, p or target as a whole number or a float; raises ValueError, one line,
+        in which it is called ``prefix`` and its name.
+        """
+        if name in cls.dimensions:
+            return inputs.whole(prefix + name, value, 1)
+        low = 0.0 if name in ("p", *cls.positive, cls.target) else -np.inf
+        high = 1.0 if name == "p" else np.inf
+        return inputs.number(prefix + name, value, low, high, low_open=low == 0.0)
 
     @classmethod
     def arguments(cls) -> tuple[str, ...]:

@@ -116,6 +116,17 @@ def positive_semidefinite(name: str, value: object, dim: int) -> np.ndarray:
     return array
 
 
+def above(name: str, P: np.ndarray, Q: np.ndarray) -> np.ndarray:
+    """P - Q, refused where Q, called ``name``, is not ⪯ P."""
+    difference, word = linalg.subtract(P, Q), name.rpartition(".")[2]
+    low = linalg.extreme_eigenvalues(difference)[0]
+    if low < -DEFINITENESS_TOLERANCE * linalg.extreme_eigenvalues(P)[1]:
+        raise InputError(
+            f"{name}: expected {word} ⪯ P, got P - {word} with smallest eigenvalue {low:g}"
+        )
+    return difference
+
+
 T = TypeVar("T")
 
 

@@ -93,6 +93,11 @@ def to_full(A: np.ndarray) -> np.ndarray:
     return np.diag(A) if A.ndim == 1 else A
 
 
+def subtract(P: np.ndarray, Q: np.ndarray) -> np.ndarray:
+    """P - Q in the cheapest form that holds both."""
+    return P - Q if P.ndim == Q.ndim else to_full(P) - to_full(Q)
+
+
 def apply_spectral(A: np.ndarray, function: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
     """f(A) = V f(Λ) Vᵀ for a symmetric A on the host; a diagonal stays a diagonal."""
     A = np.asarray(A, np.float64)

@@ -296,12 +296,7 @@ def build(
     ahead, charged, effort = (
         x if hat is None else hat for x, hat in zip((P, Q, R), hats.values(), strict=True)
     )
-    P_minus_Q = _subtract(P, charged)
-    low = linalg.extreme_eigenvalues(P_minus_Q)[0]
-    if low < -inputs.DEFINITENESS_TOLERANCE * linalg.extreme_eigenvalues(P)[1]:
-        name = "Q" if Q_hat is None else "Q_hat"
-        message = f"expected {name} ⪯ P, got P - {name} with smallest eigenvalue {low:g}"
-        raise errors.InputError(f"{name}: {message}")
+    P_minus_Q = inputs.above("Q" if Q_hat is None else "Q_hat", P, charged)
     dtype = precision.usable_float(dtype)
     R_inverse, M0 = linalg.inverse_spd(effort), linalg.inverse_spd(ahead) / gamma
 
@@ -374,8 +369,3 @@ def rebuild(system: QuadraticGaussian, **changes: Option) -> QuadraticGaussian:
         raise errors.InputError(f"Sigma: expected none for {type(system.noise).__name__} noise")
     dtype = built.gamma.dtype
     return inputs.swapped(built, noise=jax.tree.map(lambda x: jnp.asarray(x, dtype), system.noise))
-
-
-def _subtract(P: np.ndarray, Q: np.ndarray) -> np.ndarray:
-    """P - Q in the cheapest form that holds both."""
-    return P - Q if P.ndim == Q.ndim else linalg.to_full(P) - linalg.to_full(Q)

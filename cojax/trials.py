@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -85,7 +86,9 @@ def scan_trial(
     def step(carry, k):
         s, alive, total = carry
         optimum = system.optimum(s)
-        a = params.clip(act(optimum, s, jax.random.fold_in(policy_root, k)).astype(s.dtype))
+        a = act(optimum, s, jax.random.fold_in(policy_root, k)).astype(s.dtype)
+        chex.assert_shape(a, (system.action_dim,))  # another would be broadcast
+        a = params.clip(a)
         acts = alive & jnp.isfinite(a).all()
         a = jnp.where(acts, a, 0.0)
         noise = system.sample_noise(s, jax.random.fold_in(noise_root, k))

@@ -7,12 +7,11 @@ import json
 import jax
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from helpers import run
 from hypothesis import given
 from hypothesis import strategies as st
 
 import cojax
-from cojax import cli
 from cojax.errors import InputError
 from cojax.fixtures import (
     dataset,
@@ -20,17 +19,11 @@ from cojax.fixtures import (
     load_fixture,
     ranges,
     stack_fixtures,
-    validate,
 )
 from cojax.fixtures.generator import generate, generate_outcome, resolve
+from cojax.fixtures.validator import validate_many
 
 SMALL = {"n": 1, "horizon": 32}
-
-
-def run(*arguments: str) -> tuple[int, str, str]:
-    result = CliRunner().invoke(cli.main, list(arguments))
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result.exit_code, result.stdout, result.stderr
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +137,7 @@ def test_generated_fixtures_are_certified_and_distinct(five):
         assert fixture.horizon == 32
     assert len({f.sha256 for f in five}) == len({f.p for f in five}) == 5
     assert len({f.seeds.noise for f in five}) == 5
-    assert validate(five[2]).passed
+    assert validate_many([five[2]], fixed=True)[0].passed
 
 
 def test_instance_i_does_not_depend_on_how_many_are_asked_for(five):

@@ -317,52 +317,37 @@ def _ends(out: Step, done: np.ndarray) -> Infos:
     }
 
 
-def make_env(family: str, **options: Option) -> Env:
-    """What ``gymnasium.make("cojax/FAMILY-v0", ...)`` calls; ``options`` are those of :class:`Env`,
-    the ``family``'s own among them.
+def make_env(name: str | None = None, *, family: str | None = None, **options: Option) -> Env:
+    """What ``gymnasium.make`` calls for "cojax/FAMILY-v0", of the ``family``, and for
+    "cojax/Fixture-v0", whose ``name`` is given. ``options`` are those of :class:`Env`.
+
+    Raises Gymnasium's MissingArgument without a name.
     """
-    return Env(f"{family}-v0", **with_limit(options, asked_limit()))
+    return Env(_named(name, family), **with_limit(options, asked_limit()))
 
 
 def make_vector_env(
-    family: str, num_envs: int = 1, *, max_episode_steps: int | None = None, **options: Option
-) -> VectorEnv:
-    """What ``gymnasium.make_vec("cojax/FAMILY-v0", num_envs=N, ...)`` calls.
-
-    ``options`` are those of :class:`VectorEnv`, the ``family``'s own among them;
-    ``max_episode_steps`` is Gymnasium's word for the time limit, -1 for none.
-    """
-    return VectorEnv(f"{family}-v0", num_envs, **with_limit(options, max_episode_steps))
-
-
-def make_fixture(name: str | None = None, **options: Option) -> Env:
-    """What ``gymnasium.make("cojax/Fixture-v0", name="arm-n4-p0.80-s7")`` calls.
-
-    ``options`` are those of :class:`Env`. Raises Gymnasium's MissingArgument without a ``name``.
-    """
-    return Env(_named(name), **with_limit(options, asked_limit()))
-
-
-def make_fixture_vector_env(
     name: str | None = None,
     num_envs: int = 1,
     *,
+    family: str | None = None,
     max_episode_steps: int | None = None,
     **options: Option,
 ) -> VectorEnv:
-    """What ``gymnasium.make_vec("cojax/Fixture-v0", num_envs=N, name=...)`` calls.
+    """What ``gymnasium.make_vec`` calls, as :func:`make_env`; ``options`` are those of
+    :class:`VectorEnv`. ``max_episode_steps`` is Gymnasium's word for the time limit, -1 for none.
 
-    ``options`` are those of :class:`VectorEnv`; ``max_episode_steps`` is Gymnasium's word for the
-    time limit, -1 for none. Raises Gymnasium's MissingArgument without a ``name``.
+    Raises Gymnasium's MissingArgument without a name.
     """
-    return VectorEnv(_named(name), num_envs, **with_limit(options, max_episode_steps))
+    return VectorEnv(_named(name, family), num_envs, **with_limit(options, max_episode_steps))
 
 
-def _named(name: str | None) -> str:
-    if name is None:
+def _named(name: str | None, family: str | None) -> str:
+    if family is not None and name is not None:
+        raise InputError("name: expected none, since a family has one")
+    if name is None and family is None:
         raise MissingArgument("name: expected that of a fixture, such as arm-n4-p0.80-s7")
-    return name
+    return name or f"{family}-v0"
 
 
-for _maker in (make_env, make_fixture):  # where gymnasium.make looks for what can be rendered
-    _maker.metadata = METADATA  # pyright: ignore[reportFunctionMemberAccess]
+make_env.metadata = METADATA  # pyright: ignore[reportFunctionMemberAccess]

@@ -29,12 +29,10 @@ def with_gymnasium() -> None:
     from gymnasium.envs.registration import register
 
     for family in (*BUILT_IN, *plugins.names("cojax.families"), FIXTURE):
-        kind = "fixture" if family == FIXTURE else "env"
-        vector = "fixture_vector_env" if family == FIXTURE else "vector_env"
         register(
             id=f"cojax/{family}-v0",
-            entry_point=f"cojax.adapters.gymnasium:make_{kind}",
-            vector_entry_point=f"cojax.adapters.gymnasium:make_{vector}",
+            entry_point="cojax.adapters.gymnasium:make_env",
+            vector_entry_point="cojax.adapters.gymnasium:make_vector_env",
             kwargs={} if family == FIXTURE else {"family": family},
         )
 
