@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from cojax import linalg
+from cojax import inverse_sqrt, linalg
 from cojax import system as systems
 from cojax.families import ConverseArm
 from cojax.quadratic import QuadraticGaussian
@@ -35,7 +35,7 @@ STEPS = 64
 
 
 @struct.dataclass
-class EighInverseSqrt(linalg.InverseSqrt):
+class EighInverseSqrt(inverse_sqrt.InverseSqrt):
     """M^{-1/2} u from an eigendecomposition of M at every state: what the series replaces."""
 
     A: jax.Array

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import importlib
 import importlib.abc
+import importlib.machinery
 import importlib.util
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
 _NAMES = {
-    "make": "cojax.envs",
-    "registered": "cojax.envs",
+    "make": "cojax.registration",
+    "registered": "cojax.registration",
     "stack": "cojax.envs",
     "load_fixture": "cojax.fixtures",
     "validate": "cojax.fixtures",
@@ -52,17 +53,17 @@ if TYPE_CHECKING:
     from cojax import streams as streams
     from cojax import testing as testing
     from cojax.agents import train as train
-    from cojax.envs import make as make
-    from cojax.envs import registered as registered
     from cojax.envs import stack as stack
     from cojax.evaluation import evaluate as evaluate
     from cojax.fixtures import generate as generate
     from cojax.fixtures import load_fixture as load_fixture
     from cojax.fixtures import validate as validate
     from cojax.quadratic import rebuild as rebuild
+    from cojax.registration import make as make
+    from cojax.registration import registered as registered
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name in _NAMES:
         value = getattr(importlib.import_module(_NAMES[name]), name)
         globals()[name] = value
@@ -76,16 +77,20 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
+def _register(library: str) -> None:
+    """Tell a library the names of our environments."""
+    getattr(importlib.import_module("cojax.adapters.registration"), f"with_{library}")()
+
+
 class _RegisterAfter(importlib.abc.MetaPathFinder):
-    """Register our environments as soon as somebody imports a library, without importing it here.
+    """Registers as soon as somebody imports a library, without importing it here."""
 
-    Importing ``module`` registers; it does so when it runs for the first time.
-    """
+    def __init__(self, library: str):
+        self.library = library
 
-    def __init__(self, library: str, module: str):
-        self.library, self.module = library, module
-
-    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
+    def find_spec(
+        self, fullname: str, path: object = None, target: object = None
+    ) -> importlib.machinery.ModuleSpec | None:
         """Let the others find the library, and add a step after it has run."""
         if fullname != self.library:
             return None
@@ -94,19 +99,16 @@ class _RegisterAfter(importlib.abc.MetaPathFinder):
         if spec is not None and spec.loader is not None:
             run = spec.loader.exec_module
 
-            def run_and_register(module: Any) -> None:
+            def run_and_register(module):
                 run(module)
-                importlib.import_module(self.module)
+                _register(self.library)
 
             spec.loader.exec_module = run_and_register
         return spec
 
 
-for _library, _module in (
-    ("gymnax", "cojax.envs"),
-    ("gymnasium", "cojax.adapters.registration"),
-):
+for _library in ("gymnax", "gymnasium"):
     if sys.modules.get(_library) is not None:
-        importlib.import_module(_module)
+        _register(_library)
     else:
-        sys.meta_path.insert(0, _RegisterAfter(_library, _module))
+        sys.meta_path.insert(0, _RegisterAfter(_library))

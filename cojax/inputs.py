@@ -7,7 +7,7 @@ what was found. The command line prints that line and exits with status 2.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -20,7 +20,7 @@ DEFINITENESS_TOLERANCE = 1e-12  # of the largest eigenvalue
 
 def number(
     name: str,
-    value: Any,
+    value: object,
     low: float = -np.inf,
     high: float = np.inf,
     *,
@@ -35,7 +35,7 @@ def number(
         if array is None or array.ndim or array.dtype.kind not in "iuf":
             raise InputError(f"{name}: expected {expected}, got {value!r}")
     try:
-        result = float(value)
+        result = float(value)  # pyright: ignore[reportArgumentType]
     except OverflowError:  # a whole number of hundreds of digits
         raise InputError(f"{name}: expected {expected}, got one beyond 1e308") from None
     inside = (result > low if low_open else result >= low) and (
@@ -46,14 +46,19 @@ def number(
     return result
 
 
-def whole(name: str, value: Any, low: int) -> int:
+def discount(name: str, value: object) -> float:
+    """γ in (0, 1)."""
+    return number(name, value, 0.0, 1.0, low_open=True, high_open=True)
+
+
+def whole(name: str, value: object, low: int) -> int:
     """A whole number >= low."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < low:
         raise InputError(f"{name}: expected a whole number >= {low}, got {value!r}")
     return int(value)
 
 
-def vector(name: str, value: Any, dim: int) -> np.ndarray:
+def vector(name: str, value: object, dim: int) -> np.ndarray:
     """A finite float64 vector of length dim; a number stands for a constant vector."""
     array = _floats(name, value)
     if array.ndim == 0:
@@ -63,7 +68,7 @@ def vector(name: str, value: Any, dim: int) -> np.ndarray:
     return array
 
 
-def symmetric(name: str, value: Any, dim: int) -> np.ndarray:
+def symmetric(name: str, value: object, dim: int) -> np.ndarray:
     """A finite symmetric float64 matrix: (d, d); or (d,) for a diagonal, given as one, as a full
     matrix that is diagonal, or as a number for a multiple of the identity.
     """
@@ -89,7 +94,7 @@ def symmetric(name: str, value: Any, dim: int) -> np.ndarray:
     return 0.5 * (array + array.T)
 
 
-def positive_definite(name: str, value: Any, dim: int) -> np.ndarray:
+def positive_definite(name: str, value: object, dim: int) -> np.ndarray:
     """A symmetric positive definite matrix, in the form :func:`symmetric` gives."""
     array = symmetric(name, value, dim)
     low, high = linalg.extreme_eigenvalues(array)
@@ -100,7 +105,7 @@ def positive_definite(name: str, value: Any, dim: int) -> np.ndarray:
     return array
 
 
-def positive_semidefinite(name: str, value: Any, dim: int) -> np.ndarray:
+def positive_semidefinite(name: str, value: object, dim: int) -> np.ndarray:
     """A symmetric positive semidefinite matrix, in the form :func:`symmetric` gives."""
     array = symmetric(name, value, dim)
     low, high = linalg.extreme_eigenvalues(array)
@@ -111,19 +116,30 @@ def positive_semidefinite(name: str, value: Any, dim: int) -> np.ndarray:
     return array
 
 
+def above(name: str, P: np.ndarray, Q: np.ndarray) -> np.ndarray:
+    """P - Q, refused where Q, called ``name``, is not ⪯ P."""
+    difference, word = linalg.subtract(P, Q), name.rpartition(".")[2]
+    low = linalg.extreme_eigenvalues(difference)[0]
+    if low < -DEFINITENESS_TOLERANCE * linalg.extreme_eigenvalues(P)[1]:
+        raise InputError(
+            f"{name}: expected {word} ⪯ P, got P - {word} with smallest eigenvalue {low:g}"
+        )
+    return difference
+
+
 T = TypeVar("T")
 
 
 def guarded(cls: type[T]) -> type[T]:
     """Class decorator, over that of a dataclass: ``__post_init__`` is told what is replaced.
 
-    The class has a pseudo-field ``origin: dataclasses.InitVar[Any]``, None by default.
+    The class has a pseudo-field ``origin: dataclasses.InitVar[object]``, None by default.
     ``dataclasses.replace``, ``copy.replace`` and flax's ``replace`` read a pseudo-field from the
     object they start from. Here that is the object itself, so ``__post_init__(origin)`` can refuse
     or derive; a constructor, and a pytree that is unflattened, leave it None and cost nothing.
     """
 
-    def origin(self: Any) -> Any:
+    def origin(self: object) -> object:
         """The object itself, from which a replacement starts: see :func:`cojax.inputs.guarded`."""
         return self
 
@@ -131,18 +147,18 @@ def guarded(cls: type[T]) -> type[T]:
     return cls
 
 
-def replaced(new: Any, old: Any) -> list[str]:
+def replaced(new: object, old: object) -> list[str]:
     """Names of the fields of a dataclass in which ``new`` does not hold what ``old`` holds."""
-    names = [field.name for field in dataclasses.fields(old)]
+    names = [field.name for field in dataclasses.fields(old)]  # pyright: ignore
     return [name for name in names if getattr(new, name) is not getattr(old, name)]
 
 
-def swapped(value: T, **changes: Any) -> T:
+def swapped(value: T, **changes: object) -> T:
     """A dataclass with fields exchanged as they are: nothing is refused, and nothing derived."""
     return type(value)(**(vars(value) | changes))
 
 
-def _floats(name: str, value: Any) -> np.ndarray:
+def _floats(name: str, value: object) -> np.ndarray:
     """A float64 array of finite numbers, from nested sequences of numbers alone."""
     try:
         array = np.asarray(value)
@@ -156,7 +172,7 @@ def _floats(name: str, value: Any) -> np.ndarray:
     return array
 
 
-def _first_bad(value: Any) -> Any:
+def _first_bad(value: object) -> object:
     """The first entry of a nested sequence that is not a number."""
     for item in np.asarray(value, dtype=object).ravel():
         if isinstance(item, bool) or not isinstance(item, int | float | np.number):

@@ -16,7 +16,7 @@ from __future__ import annotations
 import importlib.metadata
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TypeVar
 
 ALGORITHM = (
     "hyperparameters",
@@ -29,6 +29,9 @@ ALGORITHM = (
 )
 
 
+T = TypeVar("T")
+
+
 class PluginWarning(UserWarning):
     """A plug-in that cannot be used, and why."""
 
@@ -39,8 +42,8 @@ def names(group: str) -> list[str]:
 
 
 def load(
-    group: str, check: Callable[[str, Any], str | None], taken: Mapping[str, Any]
-) -> dict[str, Any]:
+    group: str, check: Callable[[str, object], str | None], taken: Mapping[str, T]
+) -> dict[str, T]:
     """Import the plug-ins of a group.
 
     Args:
@@ -50,9 +53,9 @@ def load(
 
     Warns PluginWarning, one line each, for those that cannot be imported or used.
     """
-    found: dict[str, Any] = {}
+    found: dict[str, T] = {}
     for entry in sorted(importlib.metadata.entry_points(group=group), key=lambda e: e.name):
-        value = None
+        value: T | None = None
         try:
             value = entry.load()
             reason = check(entry.name, value)
@@ -63,7 +66,7 @@ def load(
             continue
         if reason is None and (entry.name in taken or entry.name in found):
             reason = "the name is taken"
-        if reason is None:
+        if reason is None and value is not None:
             found[entry.name] = value
         else:
             message = f"{group}: {entry.name} = {entry.value} is left out: {reason}"
@@ -71,7 +74,7 @@ def load(
     return found
 
 
-def algorithm_problem(name: str, algorithm: Any) -> str | None:
+def algorithm_problem(name: str, algorithm: object) -> str | None:
     """Why an object cannot be an algorithm under a name, or None where it can."""
     missing = [part for part in ALGORITHM if not callable(getattr(algorithm, part, None))]
     if missing:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import TypeAlias
 
 import jax
 from flax import struct
 
 from cojax.errors import InputError
+from cojax.types import Array, Float, PRNGKeyArray, PyTree
+
+Apply: TypeAlias = Callable[[PyTree, Float[Array, " d"], PRNGKeyArray], Float[Array, " m"]]
 
 
 @struct.dataclass
@@ -29,12 +32,12 @@ class Policy:
             ``("fixture", "hyperparameters", "seed")``; empty for one policy.
     """
 
-    params: Any
-    apply: Callable[[Any, jax.Array, jax.Array], jax.Array] = struct.field(pytree_node=False)
+    params: PyTree
+    apply: Apply = struct.field(pytree_node=False)
     name: str = struct.field(pytree_node=False, default="policy")
     axes: tuple[str, ...] = struct.field(pytree_node=False, default=())
 
-    def __call__(self, obs: jax.Array, key: jax.Array) -> jax.Array:
+    def __call__(self, obs: Float[Array, "d"], key: PRNGKeyArray) -> Float[Array, "m"]:
         """Action for one observation: a = apply(params, obs, key)."""
         return self.apply(self.params, obs, key)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import DTypeLike
 
 from cojax.errors import InputError
 
@@ -58,7 +58,7 @@ def default_float() -> np.dtype:
     return np.dtype(jnp.zeros(()).dtype)
 
 
-def usable_float(dtype: Any = None) -> np.dtype:
+def usable_float(dtype: DTypeLike | None = None) -> np.dtype:
     """A float dtype that can be computed in here; by default :func:`default_float`.
 
     Raises InputError for float64 outside :func:`x64`, where JAX would cut it to float32.

@@ -21,101 +21,42 @@ P̂⁻¹ = P⁻¹ - 2θ Σ and κ = -log det(I - 2θ Σ P)/2θ; noise on the act
 
 from __future__ import annotations
 
-import abc
 import dataclasses
-import inspect
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
+from numpy.typing import ArrayLike, DTypeLike
 
-from cojax import errors, inputs, linalg, precision
-from cojax.initial import InitialLaw
-from cojax.linalg import matvec, quadratic_form
-from cojax.noise import GAUSSIAN, Noise, covariance, gaussian
+from cojax import errors, inputs, inverse_sqrt, linalg, precision
+from cojax.geometry import BASE, Family
+from cojax.inverse_sqrt import InverseSqrt
+from cojax.linalg import Symmetric, matvec, quadratic_form
+from cojax.noise import GAUSSIAN, Noise, gaussian
 from cojax.system import Optimum, System
+from cojax.types import Array, Float, Option
 
 Parameterization = Literal["metric", "sqrt"]
+Scalar = Float[Array, "*batch"]
 PARAMETERIZATIONS = ("metric", "sqrt")
 
 
-class Geometry(abc.ABC):
-    """A family: input map, rotation field, initial law, and what is usual for it.
-
-    Implementations are pytrees: knobs are leaves (swept), dimensions static, all with defaults.
-    :func:`cojax.rebuild` changes knobs. Methods are of one state s (d,), action a (m,), vectors x
-    and v (d,), and the control strength p, (). Only what is abstract must be given: the rest says
-    how systems are built, generated, drawn and named where a family has its own way.
+class Geometry(Family):
+    """A family of systems: :class:`cojax.geometry.Family` says what is to be written, and this
+    builds from it.
     """
 
-    family: ClassVar[str]
-    dimensions: ClassVar[tuple[str, ...]]  # the static fields: they determine shapes
-    gains: ClassVar[tuple[str, ...]] = ()  # the leaves that scale the rotations
-    horizon: ClassVar[int] = 512  # steps of an episode, unless stated
-    action_limit: ClassVar[float | None] = 2.0  # the box of the actions, unless stated
-    positive: ClassVar[tuple[str, ...]] = ()  # the knobs that are > 0
-    target: ClassVar[str | None] = None  # argument of build that chooses Q and R: see tune
-    target_check: ClassVar[str] = "target"  # what a certificate calls the check that they meet it
-    ranges: ClassVar[Mapping[str, Any]] = {  # what a generator draws, unless stated
-        "p": {"uniform": [0.5, 1.0]},
-        "Q": {"uniform": [0.4, 0.7]},
-    }
-    constant_input: ClassVar[bool]  # g does not depend on s
-    one_row_each: ClassVar[bool]  # each action drives one row of its own: g R⁻¹ gᵀ is diagonal
-
-    @property
-    @abc.abstractmethod
-    def state_dim(self) -> int:
-        """d."""
-
-    @property
-    @abc.abstractmethod
-    def action_dim(self) -> int:
-        """m."""
-
-    @abc.abstractmethod
-    def actuate(self, s: jax.Array, a: jax.Array) -> jax.Array:
-        """g(s) a, shape (d,), without p."""
-
-    @abc.abstractmethod
-    def actuate_transpose(self, s: jax.Array, v: jax.Array) -> jax.Array:
-        """g(s)ᵀ v, shape (m,), without p."""
-
-    @abc.abstractmethod
-    def rotate(self, s: jax.Array, x: jax.Array, p: jax.Array) -> jax.Array:
-        """S_p(s) x for an orthogonal field S; shape (d,)."""
-
-    @abc.abstractmethod
-    def input_norm(self) -> float:
-        """sup_s |g(s)|₂, on the host."""
-
-    @abc.abstractmethod
-    def noise_order(self) -> tuple[int, ...]:
-        """All rows, those that carry noise first: see :class:`cojax.noise.DiagonalGaussian`."""
-
-    @abc.abstractmethod
-    def initial_law(self, dtype: Any = None) -> InitialLaw:
-        """The law of s_0, its leaves in a ``dtype``."""
-
     @classmethod
-    def defaults(cls, **sizes: int) -> dict[str, Any]:
-        """P, R, gamma, Sigma, ``share`` and knobs where :meth:`build` is not told, at dimensions
-        ``sizes``; where this is silent: I, I, 0.99, 0, 0.5 and the defaults of the fields.
-        """
-        return {}
-
-    @classmethod
-    def build(cls, *args: Any, **options: Any) -> QuadraticGaussian:
+    def build(cls, *args: Option, **options: Option) -> QuadraticGaussian:
         """Build a system of the family; what is not given is as the authors have it, or as
-        :meth:`defaults` says, and Q is ``share`` P.
+        ``defaults`` says, and Q is ``share`` P, or β P for the β that meets the family's target.
 
         Args:
             args: the dimensions and the control strength p, in this order.
-            options: those by name, knobs, and P, Q, R, gamma, Sigma, parameterization and dtype:
-                see :func:`cojax.quadratic.build`.
+            options: those by name, knobs, ``settings``, the target, and P, Q, R, gamma, Sigma,
+                parameterization and dtype: see :func:`cojax.quadratic.build`.
 
         Raises ValueError, one line, for anything unusable.
         """
@@ -123,52 +64,16 @@ class Geometry(abc.ABC):
         if len(args) > len(names):
             expected = f"at most {', '.join(names)} without a name, got {len(args)} values"
             raise errors.InputError(f"{cls.family}.build: expected {expected}")
-        given = dict(zip(names, args, strict=False)) | options
-        for name in given:
-            errors.one_of(f"{cls.family}.build", name, cls.arguments())
-        given = {name: value for name, value in given.items() if value is not None}
-        fields = {f.name: f.default for f in dataclasses.fields(cls)}  # pyright: ignore
-        sizes = {n: inputs.whole(n, given.pop(n, fields[n]), 1) for n in cls.dimensions}
-        usual = {"P": 1.0, "Q": None, "R": 1.0, "gamma": 0.99, "p": 1.0, "Sigma": 0.0, "share": 0.5}
-        rest = usual | cls.defaults(**sizes) | given
-        knobs = {n: inputs.number(n, rest.pop(n, x)) for n, x in fields.items() if n not in sizes}
-        return build_family(cls(**sizes, **knobs), **rest)
-
-    @classmethod
-    def arguments(cls) -> tuple[str, ...]:
-        """Names of what ``build`` takes."""
-        own = inspect.signature(cls.build).parameters
-        if "options" not in own:
-            return tuple(own)
-        fields = [f.name for f in dataclasses.fields(cls)]  # pyright: ignore
-        return (*fields, *_BASE, "Sigma", "parameterization", "dtype")
-
-    @classmethod
-    def aimed_at(cls, options: Mapping[str, Any]) -> float | None:
-        """The ``target`` of a build with ``options``; None where there is none."""
-        return None
-
-    def tune(
-        self, P: np.ndarray, R: np.ndarray, *, gamma: float, p: float, target: float
-    ) -> tuple[np.ndarray, float]:
-        """R, and β of Q = βP, that meet the ``target`` of a family that has one, at P, R, gamma
-        and p as they are given; raises ValueError where nothing does.
-        """
-        raise NotImplementedError
-
-    @classmethod
-    def draw_P(cls, d: int, rng: np.random.Generator) -> np.ndarray | None:
-        """A random P, (d, d), of the family's own, from ``rng``; None where there is none."""
-        return None
-
-    def picture(self) -> tuple[str, dict[str, Any]]:
-        """Which picture of :mod:`cojax.report.drawing` shows a state, and its arguments."""
-        return "bars", {"dim": self.state_dim}
-
-    @classmethod
-    def setting(cls, id: str) -> str:
-        """A word for the setting of a fixture called ``id``, beside its size and p; or ""."""
-        return ""
+        rest = cls.completed(**dict(zip(names, args, strict=False)) | options)
+        geometry = cls(**{name: rest.pop(name) for name in cls.fields()})
+        target, share = rest.pop(cls.target or "", None), rest.pop("share")
+        P = rest["P"] = inputs.symmetric("P", rest["P"], geometry.state_dim)
+        if target is not None:
+            R = inputs.positive_definite("R", rest["R"], geometry.action_dim)
+            P, gamma, p = inputs.positive_definite("P", P, len(P)), rest["gamma"], rest["p"]
+            rest["R"], share = geometry.tune(P, R, gamma=gamma, p=p, target=target)
+        rest["Q"] = share * P if rest["Q"] is None else rest["Q"]
+        return build(geometry, **rest)
 
 
 @inputs.guarded
@@ -178,7 +83,7 @@ class QuadraticGaussian(System):
     :func:`rebuild`, since most leaves are derived from others: replacing one, by whatever
     function, raises InputError, ``inverse_sqrt`` excepted, from which nothing is derived. The
     constructor and edits of the pytree (``jax.tree_util``) take leaves as they are; those that
-    contradict each other are refused by ``env_params`` and ``evaluate`` (:func:`contradiction`).
+    contradict each other are refused by ``env_params`` and ``evaluate`` (:mod:`cojax.consistency`).
 
     Symmetric matrices are (d, d), or (d,) where they are diagonal. Methods are of one state s
     (d,), action a or deviation delta = a - a* (m,), and mean next state z (d,).
@@ -202,25 +107,25 @@ class QuadraticGaussian(System):
     """
 
     geometry: Geometry
-    P: jax.Array
-    Q: jax.Array
-    R: jax.Array
-    gamma: jax.Array
-    p: jax.Array
+    P: Symmetric
+    Q: Symmetric
+    R: Symmetric
+    gamma: Scalar
+    p: Scalar
     noise: Noise
-    offset: jax.Array
-    P_minus_Q: jax.Array
-    sqrt_P_minus_Q: jax.Array
-    M0: jax.Array
-    R_inverse: jax.Array
-    inverse_sqrt: linalg.InverseSqrt
-    P_hat: jax.Array | None = None
-    Q_hat: jax.Array | None = None
-    R_hat: jax.Array | None = None
+    offset: Scalar
+    P_minus_Q: Symmetric
+    sqrt_P_minus_Q: Symmetric
+    M0: Symmetric
+    R_inverse: Symmetric
+    inverse_sqrt: InverseSqrt
+    P_hat: Symmetric | None = None
+    Q_hat: Symmetric | None = None
+    R_hat: Symmetric | None = None
     parameterization: Parameterization = struct.field(pytree_node=False, default="metric")
-    origin: dataclasses.InitVar[Any] = dataclasses.field(default=None, kw_only=True)
+    origin: dataclasses.InitVar[object] = dataclasses.field(default=None, kw_only=True)
 
-    def __post_init__(self, origin: Any) -> None:
+    def __post_init__(self, origin: object) -> None:
         """Refuse replacement of leaves that others are derived from; raises ValueError."""
         names = [] if origin is None else inputs.replaced(self, origin)
         if set(names) - {"inverse_sqrt"}:
@@ -233,15 +138,15 @@ class QuadraticGaussian(System):
     @property
     def is_plain(self) -> bool:
         """Whether P̂ = P, Q̂ = Q and R̂ = R, as in the paper."""
-        return all(getattr(self, name) is None for name in _HATS)
+        return all(getattr(self, name) is None for name in HATS)
 
     @property
-    def lookahead(self) -> jax.Array:
+    def lookahead(self) -> Symmetric:
         """P̂."""
         return self.P if self.P_hat is None else self.P_hat
 
     @property
-    def effort(self) -> jax.Array:
+    def effort(self) -> Symmetric:
         """R̂."""
         return self.R if self.R_hat is None else self.R_hat
 
@@ -274,8 +179,8 @@ class QuadraticGaussian(System):
         next_mean = matvec(self.M0, y)
         return Optimum(next_mean - self.actuate(s, action), action, next_mean)
 
-    def direction(self, s: jax.Array) -> jax.Array:
-        """u(s), shape (d,), with |u|² = sᵀ(P - Q)s.
+    def direction(self, s: Float[Array, "d"]) -> Float[Array, "d"]:
+        """u(s) with |u|² = sᵀ(P - Q)s.
 
         MN: S(s)(P-Q)^{1/2}s. SR: the field d(s) = S(s) s, scaled; it vanishes at the origin only.
         """
@@ -338,33 +243,24 @@ class QuadraticGaussian(System):
         return self.noise.sample(key, s)
 
 
-def build_family(
-    geometry: Geometry, *, P: Any, Q: Any, share: float, **rest: Any
-) -> QuadraticGaussian:
-    """:func:`build` with Q = share · P where Q is not given; ``rest`` are its other arguments."""
-    P = inputs.symmetric("P", np.asarray(P), geometry.state_dim)
-    return build(geometry, P=P, Q=share * P if Q is None else np.asarray(Q), **rest)
-
-
-_BASE = ("P", "Q", "R", "gamma", "p")
-_HATS = ("P_hat", "Q_hat", "R_hat")
+HATS = ("P_hat", "Q_hat", "R_hat")
 
 
 def build(
     geometry: Geometry,
     *,
-    P: Any,
-    Q: Any,
-    R: Any,
+    P: ArrayLike,
+    Q: ArrayLike,
+    R: ArrayLike,
     gamma: float,
     p: float,
-    Sigma: Any,
-    P_hat: Any = None,
-    Q_hat: Any = None,
-    R_hat: Any = None,
+    Sigma: ArrayLike,
+    P_hat: ArrayLike | None = None,
+    Q_hat: ArrayLike | None = None,
+    R_hat: ArrayLike | None = None,
     noise_cost: float | None = None,
     parameterization: Parameterization = "metric",
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
 ) -> QuadraticGaussian:
     """Check the inputs, derive what a step needs in float64, and cast once.
 
@@ -386,7 +282,7 @@ def build(
     Raises ValueError, one line, where an input is not as stated. Source: paper, Section V.
     """
     d, m = geometry.state_dim, geometry.action_dim
-    gamma = inputs.number("gamma", gamma, 0.0, 1.0, low_open=True, high_open=True)
+    gamma = inputs.discount("gamma", gamma)
     p = inputs.number("p", p, 0.0, 1.0, low_open=True)
     errors.one_of("parameterization", parameterization, PARAMETERIZATIONS)
     definite, semidefinite = inputs.positive_definite, inputs.positive_semidefinite
@@ -400,16 +296,11 @@ def build(
     ahead, charged, effort = (
         x if hat is None else hat for x, hat in zip((P, Q, R), hats.values(), strict=True)
     )
-    P_minus_Q = _subtract(P, charged)
-    low = linalg.extreme_eigenvalues(P_minus_Q)[0]
-    if low < -inputs.DEFINITENESS_TOLERANCE * linalg.extreme_eigenvalues(P)[1]:
-        name = "Q" if Q_hat is None else "Q_hat"
-        message = f"expected {name} ⪯ P, got P - {name} with smallest eigenvalue {low:g}"
-        raise errors.InputError(f"{name}: {message}")
+    P_minus_Q = inputs.above("Q" if Q_hat is None else "Q_hat", P, charged)
     dtype = precision.usable_float(dtype)
     R_inverse, M0 = linalg.inverse_spd(effort), linalg.inverse_spd(ahead) / gamma
 
-    D_if_constant = constant_D(geometry, p, R_inverse) if geometry.constant_input else None
+    D_if_constant = geometry.constant_D(p, R_inverse) if geometry.constant_input else None
     lo, hi = linalg.extreme_eigenvalues(M0)
     hi += p**2 * geometry.input_norm() ** 2 * linalg.extreme_eigenvalues(R_inverse)[1]
     priced = np.sum(linalg.to_full(P) * linalg.to_full(Sigma))
@@ -433,13 +324,13 @@ def build(
         sqrt_P_minus_Q=cast(linalg.sqrt_psd(P_minus_Q)),
         M0=cast(M0),
         R_inverse=cast(R_inverse),
-        inverse_sqrt=linalg.inverse_sqrt(M0, lo, hi, dtype, D_if_constant),
+        inverse_sqrt=inverse_sqrt.choose(M0, lo, hi, dtype, constant_D=D_if_constant),
         **{name: None if hat is None else cast(hat) for name, hat in hats.items()},
         parameterization=parameterization,
     )
 
 
-def rebuild(system: QuadraticGaussian, **changes: Any) -> QuadraticGaussian:
+def rebuild(system: QuadraticGaussian, **changes: Option) -> QuadraticGaussian:
     """The same system with some of P, Q, R, gamma, p, Sigma, parameterization, dtype or the
     geometry's knobs changed, and everything that depends on them derived again.
 
@@ -452,18 +343,14 @@ def rebuild(system: QuadraticGaussian, **changes: Any) -> QuadraticGaussian:
         raise errors.InputError(
             "system: expected one system, got a stacked batch; rebuild, then stack"
         )
-    hats = [name for name in _HATS if getattr(system, name) is not None]
-    leaf = {name: np.asarray(getattr(system, name), np.float64) for name in (*_BASE, *hats)}
+    hats = [name for name in HATS if getattr(system, name) is not None]
+    leaf = {name: np.asarray(getattr(system, name), np.float64) for name in (*BASE, *hats)}
     with precision.x64():
         noise = jax.tree.map(lambda x: jnp.asarray(np.asarray(x), jnp.float64), system.noise)
         leaf["Sigma"] = np.asarray(noise.covariance())
     settings = {"parameterization": system.parameterization, "dtype": system.gamma.dtype}
     geometry = system.geometry
-    knobs = {
-        f.name
-        for f in dataclasses.fields(geometry)  # pyright: ignore[reportArgumentType]
-        if f.metadata.get("pytree_node", True)
-    }
+    knobs = set(geometry.fields()) - set(geometry.dimensions)
     for name in changes:
         errors.one_of("rebuild", name, [*leaf, *settings, *knobs])
         if hats and name not in ("p", *settings, *geometry.gains):
@@ -482,61 +369,3 @@ def rebuild(system: QuadraticGaussian, **changes: Any) -> QuadraticGaussian:
         raise errors.InputError(f"Sigma: expected none for {type(system.noise).__name__} noise")
     dtype = built.gamma.dtype
     return inputs.swapped(built, noise=jax.tree.map(lambda x: jnp.asarray(x, dtype), system.noise))
-
-
-def contradiction(system: QuadraticGaussian) -> str | None:
-    """Which leaf of a ``system``, or of a stacked batch, is not what it is derived to be; None
-    where all agree within the rounding of their dtype. For what no constructor can see.
-    """
-    batch = np.ndim(system.gamma)
-
-    def full(name):
-        x = np.asarray(getattr(system, name), np.float64)
-        return x if x.ndim > batch + 1 else x[..., None] * np.eye(x.shape[-1])
-
-    P, M0, R_inverse = map(full, ("P", "M0", "R_inverse"))
-    root, difference = map(full, ("sqrt_P_minus_Q", "P_minus_Q"))
-    ahead, Q, R = (
-        full(name if getattr(system, hat) is None else hat)
-        for name, hat in zip(("P", "Q", "R"), _HATS, strict=True)
-    )
-    gamma, offset = (np.asarray(x, np.float64) for x in (system.gamma, system.offset))
-    rounding = 32.0 * float(np.finfo(system.gamma.dtype).eps)
-    size = {name: np.abs(x).max((-2, -1)) for name, x in (("P", P), ("R", R), ("M0", M0))}
-    size["ahead"] = np.abs(ahead).max((-2, -1))
-    inverse = size["R"] * np.abs(R_inverse).max((-2, -1))
-    d, m = P.shape[-1], R.shape[-1]
-    found: list[tuple[str, Any, Any]] = [
-        ("P_minus_Q", difference - (P - Q), size["P"]),
-        ("sqrt_P_minus_Q", root @ root - difference, d * size["P"]),
-        ("R_inverse", R @ R_inverse - np.eye(m), m * inverse),
-        ("M0", gamma[..., None, None] * ahead @ M0 - np.eye(d), d * size["ahead"] * size["M0"]),
-    ]
-    Sigma = covariance(system.noise)
-    if Sigma is not None and system.P_hat is None:
-        weighted = gamma / (1.0 - gamma) * np.sum(P * Sigma, (-2, -1))
-        scale = gamma / (1.0 - gamma) ** 2 * np.sum(np.abs(P * Sigma), (-2, -1))
-        found.append(("offset", (offset - weighted)[..., None, None], scale))
-    for name, error, scale in found:
-        if not (np.abs(error).max((-2, -1)) <= rounding * scale).all():
-            return f"system.{name}: not what its other leaves give; use cojax.rebuild to change one"
-    return None
-
-
-def _subtract(P: np.ndarray, Q: np.ndarray) -> np.ndarray:
-    """P - Q in the cheapest form that holds both."""
-    return P - Q if P.ndim == Q.ndim else linalg.to_full(P) - linalg.to_full(Q)
-
-
-def constant_D(geometry: Geometry, p: float, R_inverse: np.ndarray) -> np.ndarray:
-    """p² g R⁻¹ gᵀ of a ``geometry`` with constant g, (d, d), or (d,) where it is diagonal.
-
-    p is the control strength, and ``R_inverse`` R⁻¹, (m, m) or (m,).
-    """
-    with precision.x64():
-        s = jnp.zeros(geometry.state_dim)
-        eye = jnp.eye(geometry.action_dim)
-        g = np.asarray(jax.vmap(lambda a: geometry.actuate(s, a))(eye)).T
-    D = p**2 * g @ linalg.to_full(R_inverse) @ g.T
-    diagonal = np.diagonal(D)
-    return diagonal.copy() if np.array_equal(D, np.diag(diagonal)) else 0.5 * (D + D.T)

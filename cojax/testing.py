@@ -11,16 +11,18 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from gymnax.environments.environment import Environment
+from numpy.typing import ArrayLike
 
 from cojax import oracle as oracles
 from cojax import streams
 from cojax.envs import CommonStreams
 from cojax.errors import InputError
+from cojax.types import Array, Float, PRNGKeyArray, PyTree
 
 STANDARD_ERRORS = 6.0  # of a mean, beyond which it is not what it should be
 
@@ -40,16 +42,16 @@ class Oracle:
         discount: γ.
     """
 
-    action: Callable[[jax.Array], jax.Array]
-    value: Callable[[jax.Array], jax.Array]
-    advantage: Callable[[jax.Array, jax.Array], jax.Array] | None
-    discount: Any
+    action: Callable[[Float[Array, "d"]], Float[Array, "m"]]
+    value: Callable[[Float[Array, "d"]], Float[Array, ""]]
+    advantage: Callable[[Float[Array, "d"], Float[Array, "m"]], Float[Array, ""]] | None
+    discount: Float[Array, ""] | float
 
 
 @streams.pinned()
 def check_env(
-    env: Any,
-    params: Any,
+    env: Environment,
+    params: PyTree,
     oracle: Oracle | None = None,
     *,
     seed: int = 0,
@@ -104,30 +106,30 @@ def check_env(
 class Probe:
     """What every check gets: the arguments of :func:`check_env`."""
 
-    env: Any
-    params: Any
+    env: Environment
+    params: PyTree
     oracle: Oracle
     seed: int
     num_states: int
     num_draws: int
     tolerance: float
 
-    def keys(self, stage: int, num: int) -> jax.Array:
+    def keys(self, stage: int, num: int) -> PRNGKeyArray:
         """Keys (num,) of a ``stage`` of the test, a number."""
         return jax.random.split(jax.random.fold_in(streams.seed_key(self.seed), stage), num)
 
-    def actions(self, stage: int, num: int) -> jax.Array:
-        """Random actions (num, m) of the action space, from the keys of a ``stage``."""
+    def actions(self, stage: int, num: int) -> Float[Array, "N m"]:
+        """``num`` random actions of the action space, from the keys of a ``stage``."""
         return jax.vmap(self.env.action_space(self.params).sample)(self.keys(stage, num))
 
-    def lasting(self, steps: int) -> Any:
+    def lasting(self, steps: int) -> PyTree:
         """The params with episodes of that many steps."""
         old = self.params.max_steps_in_episode
         new = steps if isinstance(old, int) else jnp.full_like(old, steps)
         return self.params.replace(max_steps_in_episode=new)
 
     @functools.cached_property
-    def states(self) -> tuple[Any, jax.Array, jax.Array]:
+    def states(self) -> tuple[PyTree, Float[Array, "N d"], Float[Array, "N m"]]:
         """States (N,) after a reset and one random action, their observations, and actions."""
         n = self.num_states
         start = jax.jit(jax.vmap(self.env.reset, (0, None)))(self.keys(0, n), self.params)
@@ -158,7 +160,7 @@ class Probe:
 
         return jax.tree.map(np.asarray, at(*self.states[1:]))
 
-    def clipped(self, actions: jax.Array) -> jax.Array:
+    def clipped(self, actions: Float[Array, "*N m"]) -> Float[Array, "*N m"]:
         """The actions that the environment takes for these."""
         if not getattr(self.params, "clip_actions", False):
             return actions
@@ -166,7 +168,7 @@ class Probe:
         return jnp.where(jnp.isfinite(actions), jnp.clip(actions, space.low, space.high), actions)
 
 
-def _oracle_of(params: Any) -> Oracle:
+def _oracle_of(params: PyTree) -> Oracle:
     system = getattr(params, "system", None)
     if system is None:
         raise InputError("oracle: expected params with a system, or a cojax.testing.Oracle")
@@ -277,11 +279,11 @@ def _bellman_equation(probe: Probe) -> list[str]:
         return x.mean(axis=1), x.std(axis=1)
 
     value = at["value"]
-    trials: list[Any] = [("at a*", at["action"], at["at_clipped"])]
+    trials: list[tuple[str, np.ndarray, np.ndarray]] = [("at a*", at["action"], at["at_clipped"])]
     if oracle.advantage is None:
         trials = [("at a*", at["action"], np.zeros_like(value))]
     else:
-        trials.append(("at random actions", actions, at["at_random"]))
+        trials.append(("at random actions", np.asarray(actions), at["at_random"]))
     found = []
     for where, a, expected in trials:
         mean, deviation = (np.asarray(x) for x in moments(jnp.asarray(a)))
@@ -332,9 +334,9 @@ CHECKS = (
 )
 
 
-def _same(a: Any, b: Any) -> bool:
+def _same(a: PyTree, b: PyTree) -> bool:
     return all(np.array_equal(x, y) for x, y in zip(*map(jax.tree.leaves, (a, b)), strict=True))
 
 
-def _close(a: Any, b: Any) -> bool:
+def _close(a: ArrayLike, b: ArrayLike) -> bool:
     return bool(np.allclose(np.asarray(a), np.asarray(b), rtol=1e-4, atol=1e-6))

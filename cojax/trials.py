@@ -7,8 +7,9 @@ this is for programs that look at a single one, and those that batch it by ``vma
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,8 +18,10 @@ from jax import lax
 from cojax import streams
 from cojax.envs import EnvParams
 from cojax.system import Optimum, next_mean
+from cojax.types import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 Total = TypeVar("Total")
+Figures = TypeVar("Figures", jax.Array, np.ndarray)
 
 
 class Step(NamedTuple):
@@ -34,30 +37,30 @@ class Step(NamedTuple):
         alive: whether it has not failed in this step either.
     """
 
-    k: jax.Array
-    s: jax.Array
+    k: Int[Array, ""]
+    s: Float[Array, "d"]
     optimum: Optimum
-    action: jax.Array
-    acts: jax.Array
-    following: jax.Array
-    alive: jax.Array
+    action: Float[Array, "m"]
+    acts: Bool[Array, ""]
+    following: Float[Array, "d"]
+    alive: Bool[Array, ""]
 
 
-def initial_state(params: EnvParams, stream: jax.Array) -> jax.Array:
-    """s_0, (d,), of episode 0 of a stream key."""
+def initial_state(params: EnvParams, stream: PRNGKeyArray) -> Float[Array, "d"]:
+    """s_0 of episode 0 of a stream key."""
     return params.initial_state.sample(streams.initial_key(streams.episode_key(stream, 0)))
 
 
 def scan_trial(
-    act: Callable[[Optimum, jax.Array, jax.Array], jax.Array],
+    act: Callable[[Optimum, Float[Array, "d"], PRNGKeyArray], Float[Array, "m"]],
     params: EnvParams,
-    stream: jax.Array,
+    stream: PRNGKeyArray,
     num_steps: int,
-    observe: Callable[[Total, Step], tuple[Total, Any]],
-    total: Total,
     *,
+    observe: Callable[[Total, Step], tuple[Total, PyTree]],
+    total: Total,
     remat: bool = False,
-) -> tuple[Total, Any]:
+) -> tuple[Total, PyTree]:
     """Run one trial: s_{k+1} = E[s_{k+1} | s_k, a_k] + w_k, on episode 0 of a stream.
 
     A trial fails where an action is not finite, or the state leaves the divergence guard or is not
@@ -83,7 +86,9 @@ def scan_trial(
     def step(carry, k):
         s, alive, total = carry
         optimum = system.optimum(s)
-        a = params.clip(act(optimum, s, jax.random.fold_in(policy_root, k)).astype(s.dtype))
+        a = act(optimum, s, jax.random.fold_in(policy_root, k)).astype(s.dtype)
+        chex.assert_shape(a, (system.action_dim,))  # another would be broadcast
+        a = params.clip(a)
         acts = alive & jnp.isfinite(a).all()
         a = jnp.where(acts, a, 0.0)
         noise = system.sample_noise(s, jax.random.fold_in(noise_root, k))
@@ -99,10 +104,10 @@ def scan_trial(
     return total, rows
 
 
-def relative(gap: Any, value: Any) -> Any:
+def relative(gap: Figures, value: Figures) -> Figures:
     """``gap``/``value``, (...), of NumPy or JAX: 0 where there is no gap, infinite where there is
     one and the value is 0 (no noise, and a start in the origin).
     """
     where = jnp.where if isinstance(gap, jax.Array) else np.where
     with np.errstate(invalid="ignore", divide="ignore"):
-        return where(gap == 0.0, 0.0, gap / value)
+        return where(gap == 0.0, 0.0, gap / value)  # pyright: ignore

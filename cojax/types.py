@@ -25,6 +25,8 @@ else:
 
 Row: TypeAlias = dict[str, Any]  # a line of a table: JSON data by the name of its column
 Content: TypeAlias = dict[str, Any]  # of a YAML or JSON file, by the name of its field
+Option: TypeAlias = Any  # an argument by name, checked by what it is passed on to
+Options: TypeAlias = dict[str, Any]  # arguments by name
 Json: TypeAlias = Any  # what a JSON or YAML file may hold anywhere
 
 ARRAYS = ("Array", "Bool", "Float", "Int", "PRNGKeyArray", "PyTree", "Shaped")
@@ -35,6 +37,8 @@ __all__ = [
     "Float",
     "Int",
     "Json",
+    "Option",
+    "Options",
     "PRNGKeyArray",
     "PyTree",
     "Row",

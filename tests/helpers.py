@@ -6,9 +6,11 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
+from click.testing import CliRunner
 
-from cojax import linalg, precision
+from cojax import cli, linalg, precision
 from cojax.families import FAMILIES, ConverseArm, NVDEx
+from cojax.fixtures import store
 from cojax.quadratic import QuadraticGaussian
 
 GOLDEN_KEYS = ("alpha0", "beta0", "kappa1", "kappa2", "g0")
@@ -109,3 +111,18 @@ def relative(x: Any, reference: Any) -> float:
     """|x - reference| / |reference|, in the Euclidean norm of the whole vector."""
     x, reference = np.asarray(x, np.float64), np.asarray(reference, np.float64)
     return float(np.linalg.norm(x - reference) / np.linalg.norm(reference))
+
+
+ARM = "arm-n2-p0.80-s7"
+
+
+def source(name: str = ARM) -> str:
+    """The file of a shipped fixture."""
+    return store.find(name).read_text("utf-8")
+
+
+def run(*arguments: str) -> tuple[int, str, str]:
+    """Status and output of the command line."""
+    result = CliRunner().invoke(cli.main, list(arguments))
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, result.stdout, result.stderr

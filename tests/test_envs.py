@@ -17,6 +17,7 @@ from cojax.envs import CommonStreams, ConverseEnv, EnvParams, EnvState
 from cojax.families import BUILT_IN, FAMILIES
 from cojax.initial import Fixed, InitialLaw, Listed, Normal
 from cojax.noise import Gaussian, Noise
+from cojax.registration import env_ids
 
 ENV = ConverseEnv()
 
@@ -304,7 +305,7 @@ def test_gymnax_makes_our_environments():
     env, params = gymnax.make("ConverseArm-v0", n=3, p=0.5)
     assert params.system.state_dim == 6
     assert isinstance(env, ConverseEnv)
-    assert set(cojax.envs.registration.env_ids()) <= set(gymnax.registered_envs)
+    assert set(env_ids()) <= set(gymnax.registered_envs)
     assert "arm-n4-p0.80-s7" in cojax.registered()
 
 

@@ -7,12 +7,11 @@ import json
 import jax
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from helpers import run
 from hypothesis import given
 from hypothesis import strategies as st
 
 import cojax
-from cojax import cli
 from cojax.errors import InputError
 from cojax.fixtures import (
     dataset,
@@ -20,17 +19,11 @@ from cojax.fixtures import (
     load_fixture,
     ranges,
     stack_fixtures,
-    validate,
 )
 from cojax.fixtures.generator import generate, generate_outcome, resolve
+from cojax.fixtures.validator import validate_many
 
 SMALL = {"n": 1, "horizon": 32}
-
-
-def run(*arguments: str) -> tuple[int, str, str]:
-    result = CliRunner().invoke(cli.main, list(arguments))
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result.exit_code, result.stdout, result.stderr
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +137,7 @@ def test_generated_fixtures_are_certified_and_distinct(five):
         assert fixture.horizon == 32
     assert len({f.sha256 for f in five}) == len({f.p for f in five}) == 5
     assert len({f.seeds.noise for f in five}) == 5
-    assert validate(five[2]).passed
+    assert validate_many([five[2]], fixed=True)[0].passed
 
 
 def test_instance_i_does_not_depend_on_how_many_are_asked_for(five):
@@ -176,19 +169,19 @@ def test_every_part_of_psi_can_be_drawn():
         "nonlinearity": {"uniform": [0.0, 2.0]},
     }
     settings = resolve("ConverseArm", ranges)
-    made = [generator.attempt("ConverseArm", settings, 0, i, 0, f"x{i}") for i in range(20)]
+    made = [generator.attempt("ConverseArm", settings, (0, i, 0), f"x{i}") for i in range(20)]
     assert all(isinstance(f, cojax.fixtures.Fixture) for f in made)
     assert {f.knobs["n"] for f in made} == {2, 3}
     assert {f.parameterization for f in made} == {"metric", "sqrt"}
     assert {f.Sigma.ndim for f in made} == {2}
     assert all(10 <= f.horizon <= 20 and 0.9 <= f.gamma <= 0.99 for f in made)
     linear = resolve("ConverseArm", {"nonlinearity": 0.0})
-    knobs = generator.attempt("ConverseArm", linear, 0, 0, 0, "x").knobs
+    knobs = generator.attempt("ConverseArm", linear, (0, 0, 0), "x").knobs
     assert knobs["alpha0"] == knobs["beta0"] == knobs["g0"] == 0.0
     authors = resolve("ConverseArm", {"P": "authors", "n": 2})
-    assert generator.attempt("ConverseArm", authors, 0, 0, 0, "x").P.shape == (4, 4)
+    assert generator.attempt("ConverseArm", authors, (0, 0, 0), "x").P.shape == (4, 4)
     vehicle = resolve("NVDEx", {"K": 2, "r_v": {"integer": [1, 3]}, "nonlinearity": 0.5})
-    assert generator.attempt("NVDEx", vehicle, 0, 0, 0, "x").knobs["alpha_xy"] == 0.15
+    assert generator.attempt("NVDEx", vehicle, (0, 0, 0), "x").knobs["alpha_xy"] == 0.15
 
 
 def test_rejections_are_counted_and_giving_up_says_why():
@@ -203,7 +196,7 @@ def test_rejections_are_counted_and_giving_up_says_why():
 def test_shipped_recipes_are_distributions(tmp_path, monkeypatch):
     for name, family in (("thousand-arm", "ConverseArm"), ("thousand-nvdex", "NVDEx")):
         settings = resolve(family, dataset.read_ranges(name))
-        made = [generator.attempt(family, settings, 0, i, 0, f"x{i}") for i in range(4)]
+        made = [generator.attempt(family, settings, (0, i, 0), f"x{i}") for i in range(4)]
         assert all(isinstance(f, cojax.fixtures.Fixture) for f in made)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "thousand-arm").write_text("n: 1")  # a file of that name comes first

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 from flax import struct
 
-from cojax import cli, linalg, precision
+from cojax import cli, inverse_sqrt, precision
 from cojax.errors import InputError
 from cojax.fixtures import (
     Fixture,
@@ -325,7 +325,7 @@ def test_a_trimmed_series_is_the_series():
     fixtures = [load_fixture(ARM), load_fixture(ARM).with_changes(R=0.5)]
     ((_, batch),) = batches.batches(fixtures)
     root = batch.single.system.inverse_sqrt
-    padded = np.pad(root.coefficients, ((0, 0), (0, 2 * linalg.BLOCK)))
+    padded = np.pad(root.coefficients, ((0, 0), (0, 2 * inverse_sqrt.BLOCK)))
     gains, horizons = np.zeros((2, 2, 2, 4), np.float32), np.full(2, 16, np.int32)
     longer = dataclasses.replace(
         batch.single,
@@ -338,8 +338,8 @@ def test_a_trimmed_series_is_the_series():
         np.testing.assert_array_equal(a, b)
     x = batch.single.initial_state.high[0]
     single = jax.tree.map(lambda leaf: leaf[0], batch.single.system)
-    blocks = -(-int(np.flatnonzero(single.inverse_sqrt.coefficients)[-1] + 1) // linalg.BLOCK)
-    trimmed = linalg.TrimmedInverseSqrt(single.inverse_sqrt, blocks)
+    blocks = -(-int(np.flatnonzero(single.inverse_sqrt.coefficients)[-1] + 1) // inverse_sqrt.BLOCK)
+    trimmed = inverse_sqrt.TrimmedInverseSqrt(single.inverse_sqrt, blocks)
     other = dataclasses.replace(single, inverse_sqrt=trimmed).optimum(x)
     np.testing.assert_allclose(other.action, single.optimum(x).action, rtol=2e-6)
 

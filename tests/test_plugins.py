@@ -18,9 +18,11 @@ from cojax.agents import off_policy, on_policy, ppo, td3
 from cojax.errors import InputError
 from cojax.evaluation import lqr_gain
 from cojax.experiments import run_experiment
+from cojax.fixtures.validator import validate_many
 from cojax.initial import InitialLaw
 from cojax.linalg import rotate
 from cojax.studies import study
+from cojax.sweeps import run_sweep, sweep
 
 
 @struct.dataclass
@@ -94,44 +96,51 @@ def spinner():
     del families.FAMILIES["Spinner"]
 
 
-def test_a_family_of_ones_own_goes_all_the_way(spinner):
+LEARNER = {"name": "ppo", "hyperparameters": {
+    "num_envs": 4, "num_steps": 8, "num_minibatches": 2, "hidden": [8]}}  # fmt: skip
+SHORT = {
+    "algorithms": [LEARNER], "num_seeds": 1, "total_timesteps": 64,
+    "curve": {"num_trials": 2, "points": 2},
+}  # fmt: skip
+
+
+def test_a_family_of_ones_own_goes_all_the_way(spinner, tmp_path):
+    """Made by name, generated, stored, validated, trained, evaluated, reported and swept."""
     env, params = cojax.make("Spinner-v0", p=0.8)
-    fixture = cojax.fixtures.make_fixture("Spinner", id="spinner", p=0.8)
-    assert cojax.validate(fixture)
-    result = cojax.evaluate(["oracle", "zero"], fixture, 8)
-    oracle, zero = (row["suboptimality"]["mean"] for row in result.rows())
-    assert (oracle, zero > 0.01) == (0.0, True)
     assert "Spinner-v0" in cojax.registered()
     assert env.reset(cojax.streams.root_key(0), params)[0].shape == (2,)
-
-
-def test_a_family_of_ones_own_is_generated_stored_trained_and_reported(spinner, tmp_path):
-    made = cojax.fixtures.generate("Spinner", 3, seed=1, ranges={"R": {"uniform": [0.02, 0.1]}})
+    ranges = {"R": {"uniform": [0.02, 0.1]}}
+    made = cojax.fixtures.generate("Spinner", 3, seed=1, ranges=ranges)
     assert len({(f.p, f.knobs["gain"], float(f.R[0])) for f in made}) == 3
     assert all(0.6 <= f.p <= 1.0 and f.knobs["gain"] <= 0.4 for f in made)
-    names = []
-    for fixture in made:
-        names.append(str(tmp_path / f"{fixture.id}.yaml"))
-        cojax.fixtures.save_fixture(fixture, names[-1])
-        again = cojax.fixtures.load_fixture(names[-1])
+    names = [str(tmp_path / f"{fixture.id}.yaml") for fixture in made]
+    for fixture, name in zip(made, names, strict=True):
+        cojax.fixtures.save_fixture(fixture, name)
+        again = cojax.fixtures.load_fixture(name)
         assert again.sha256 == fixture.sha256
-        assert cojax.validate(again).passed
         law = again.params.initial_state
         assert (type(law), law.dt, law.size.dtype) == (Sector, 0.3, "float32")
-    outcome = run_experiment(
-        study(
-            {
-                "schema": "cojax.experiment/1", "name": "own", "fixtures": names[:2],
-                "algorithms": [{"name": "ppo", "hyperparameters": {
-                    "num_envs": 4, "num_steps": 8, "num_minibatches": 2, "hidden": [8]}}],
-                "num_seeds": 1, "total_timesteps": 64, "curve": {"num_trials": 2, "points": 2},
-                "evaluation": {"policies": ["oracle", "zero"], "num_trials": 4},
-            }
-        ),
-        tmp_path / "out",
-    )  # fmt: skip
+    assert [c.failures for c in validate_many(names, fixed=True)] == [[], [], []]
+
+    experiment = {
+        "schema": "cojax.experiment/1", "name": "own", "fixtures": names[:2], **SHORT,
+        "evaluation": {"policies": ["oracle", "zero"], "num_trials": 4},
+    }  # fmt: skip
+    outcome = run_experiment(study(experiment), tmp_path / "out")
+    gaps = {(row["policy"], row["fixture"]): row["suboptimality"]["mean"] for row in outcome.rows}
+    assert [gaps["oracle", f.id] for f in made[:2]] == [0.0, 0.0]
+    assert min(gaps["zero", f.id] for f in made[:2]) > 0.01
     assert len(outcome.rows) == 2 * 3
     assert "Spinner" in (tmp_path / "out" / "report.html").read_text("utf-8")
+
+    drawn = {"family": "Spinner", "num": 1, "seed": 1, "ranges": ranges}
+    swept = run_sweep(
+        sweep({"schema": "cojax.sweep/1", "name": "own", "generate": drawn, **SHORT,
+               "evaluation": {"num_trials": 4}}),
+        tmp_path / "swept",
+    )  # fmt: skip
+    assert [row["fixture"] for row in swept.rows] == [made[0].id]
+    assert cojax.fixtures.load_fixture(next((tmp_path / "swept" / "fixtures").iterdir())) == made[0]
 
 
 @pytest.mark.parametrize(

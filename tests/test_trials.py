@@ -30,7 +30,8 @@ def gap_of(params, act, num_steps=T, **options):
 
     def one(stream):
         start = (jnp.ones_like(system.gamma), jnp.zeros_like(system.gamma))
-        (_, gap), rows = scan_trial(act, params, stream, num_steps, observe, start, **options)
+        options.update(observe=observe, total=start)
+        (_, gap), rows = scan_trial(act, params, stream, num_steps, **options)
         return gap, rows
 
     return jax.jit(jax.vmap(one))(streams.stream_keys(3, 4))
@@ -96,3 +97,9 @@ def test_relative_of_nothing():
         found = relative(np.array([0.0, 1.0, 2.0]), np.array([0.0, 0.0, 4.0]))
     np.testing.assert_array_equal(found, [0.0, np.inf, 0.5])
     np.testing.assert_array_equal(relative(jnp.array([0.0, 1.0]), jnp.zeros(2)), [0.0, np.inf])
+
+
+def test_an_action_of_another_shape_is_not_broadcast():
+    params = arm()
+    with pytest.raises(AssertionError, match="shape"):
+        gap_of(params, lambda optimum, s, key: optimum.action[:1])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import multiprocessing
 import sys
-from typing import Any
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
@@ -15,6 +14,7 @@ from cojax import inputs
 from cojax.adapters.batch import Batch
 from cojax.envs.params import MAX_HORIZON
 from cojax.errors import InputError
+from cojax.types import Options
 
 
 def stating_limit(spec: EnvSpec | None, batch: Batch) -> EnvSpec | None:
@@ -40,7 +40,7 @@ def require_spawn() -> None:
         )
 
 
-def with_limit(options: dict[str, Any], limit: Any) -> dict[str, Any]:
+def with_limit(options: Options, limit: int | None) -> Options:
     """Options of an environment whose time limit Gymnasium calls ``max_episode_steps``.
 
     None leaves the system's own, -1 takes it away. Raises InputError where
@@ -55,7 +55,7 @@ def with_limit(options: dict[str, Any], limit: Any) -> dict[str, Any]:
     return {**options, "max_steps_in_episode": limit}
 
 
-def asked_limit() -> Any:
+def asked_limit() -> int | None:
     """The ``max_episode_steps`` of the call of ``gymnasium.make`` that calls our caller.
 
     Gymnasium tells only a wrapper around the environment, which cannot make episodes longer.

@@ -6,15 +6,18 @@ import os
 import sys
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from gymnax.environments.environment import Environment
 
 from cojax import envs, inputs, streams
 from cojax.envs.params import MAX_HORIZON
 from cojax.errors import InputError
+from cojax.registration import make
+from cojax.types import Options, PRNGKeyArray, PyTree
 
 
 def missing(library: str, extra: str) -> InputError:
@@ -22,7 +25,7 @@ def missing(library: str, extra: str) -> InputError:
     return InputError(f"{library}: expected the extra, pip install 'cojax[{extra}]'")
 
 
-def resolve(system: Any, options: dict[str, Any]) -> tuple[Any, Any]:
+def resolve(system: object, options: Options) -> tuple[Environment, PyTree]:
     """(env, params) from a name of :func:`cojax.make` with its options, ``EnvParams``, a stacked
     batch, a fixture, or a pair (env, params) of any gymnax 1.0 environment.
 
@@ -31,7 +34,7 @@ def resolve(system: Any, options: dict[str, Any]) -> tuple[Any, Any]:
     """
     require_unforked()
     if isinstance(system, str):
-        return envs.make(system, **options)
+        return make(system, **options)
     if options:
         raise InputError(f"{next(iter(options))}: an option needs a name, such as ConverseArm-v0")
     if isinstance(system, tuple) and len(system) == 2:
@@ -76,7 +79,7 @@ def require_unforked() -> None:
         )
 
 
-def box(space: Any) -> tuple[np.ndarray, np.ndarray]:
+def box(space: PyTree) -> tuple[np.ndarray, np.ndarray]:
     """Bounds (low, high) of a gymnax Box, float32, in the shape of the space."""
     if not hasattr(space, "low"):
         raise InputError(f"action_space: expected a Box, got {type(space).__name__}")
@@ -84,7 +87,7 @@ def box(space: Any) -> tuple[np.ndarray, np.ndarray]:
     return np.broadcast_to(low, space.shape).copy(), np.broadcast_to(high, space.shape).copy()
 
 
-def to_numpy(action: Any) -> np.ndarray:
+def to_numpy(action: PyTree) -> np.ndarray:
     """A NumPy array from what a learner calls an action: NumPy, JAX, a list, or a torch tensor on
     any device, bfloat16 included. Raises InputError, one line, for lists of several lengths.
     """
@@ -133,7 +136,12 @@ class Batch:
     """
 
     def __init__(
-        self, env: Any, params: Any, num_envs: int | None = None, *, normalize_actions: bool = True
+        self,
+        env: Environment,
+        params: PyTree,
+        num_envs: int | None = None,
+        *,
+        normalize_actions: bool = True,
     ):
         self.env = env
         count = envs.num_instances(params)
@@ -160,19 +168,19 @@ class Batch:
         observation = box(env.observation_space(first)) if count is None else self._widest(env)
         self.obs_low, self.obs_high = observation
         self.num_clipped = 0
-        self._keys: Any = None
-        self._state: Any = None
-        self._obs: Any = None
+        self._keys: PyTree = None
+        self._state: PyTree = None
+        self._obs: PyTree = None
 
-    def _require_one_box(self, env: Any, count: int | None) -> None:
+    def _require_one_box(self, env: Environment, count: int | None) -> None:
         if count is None:
             return
         bounds = jax.vmap(lambda p: env.action_space(p).high)(self.params)
         if (np.asarray(bounds) != self.high).any():
             raise InputError("action_limit: expected the same in all systems of one batch")
 
-    def _widest(self, env: Any) -> tuple[np.ndarray, np.ndarray]:
-        def bounds(params: Any) -> tuple[jax.Array, jax.Array]:
+    def _widest(self, env: Environment) -> tuple[np.ndarray, np.ndarray]:
+        def bounds(params):
             space = env.observation_space(params)
             low, high = (jnp.broadcast_to(x, space.shape) for x in (space.low, space.high))
             return low, high
@@ -215,11 +223,11 @@ class Batch:
             if given.any() and not given.all():
                 keys = streams.choose(given, keys, self._keys)
             now = None if begin.all() else (begin, (self._keys, self._state, self._obs))
-            out = _reset(self.env, self.stacked, self.params, keys, now)
+            out = _reset(self.env, self.stacked, self.params, keys, now=now)
             self._keys, self._state, self._obs = out
         return np.array(self._obs)
 
-    def _seed_words(self, seeds: Any) -> tuple[np.ndarray, np.ndarray]:
+    def _seed_words(self, seeds: PyTree) -> tuple[np.ndarray, np.ndarray]:
         """(N, 2) uint32, the words of each key as JAX makes it of 64 bits; (N,) which are given."""
         if hasattr(seeds, "tolist"):
             seeds = seeds.tolist()  # pyright: ignore[reportOptionalMemberAccess]
@@ -236,7 +244,7 @@ class Batch:
         words = [(seed >> 32, seed % 2**32) for seed in found]
         return np.asarray(words, np.uint32), np.asarray([seed is not None for seed in seeds])
 
-    def step(self, actions: Any, hold: np.ndarray | None = None) -> Step:
+    def step(self, actions: PyTree, hold: np.ndarray | None = None) -> Step:
         """One step of all under actions (N, m), clipped to the bounds where the environment has
         any. Those in the mask ``hold`` (N,) stand still: reward 0, their observation once more.
 
@@ -252,13 +260,13 @@ class Batch:
         self.num_clipped += int(clipped.sum())
         now = (self._keys, self._state, self._obs)
         self._keys, self._state, self._obs, out = _step(
-            self.env, self.stacked, self.params, now, self.scale * actions, hold
+            self.env, self.stacked, self.params, now, actions=self.scale * actions, hold=hold
         )
         out = np.array(out)  # one copy from the device; five would cost more than the step
         obs, final_obs = np.split(out[:, :-3], 2, axis=1)
         return Step(obs, final_obs, out[:, -3], out[:, -2] > 0, out[:, -1] > 0, clipped)
 
-    def checked(self, actions: Any) -> np.ndarray:
+    def checked(self, actions: PyTree) -> np.ndarray:
         """Actions (N, m), float32."""
         array = to_numpy(actions)
         shape = (self.num_envs, *self.low.shape)
@@ -271,7 +279,7 @@ class Batch:
         wide = array.astype(np.promote_types(array.dtype, np.float32))  # float16 lacks the bounds
         return np.clip(wide, -self._largest, self._largest).astype(np.float32)
 
-    def member(self, index: int) -> tuple[Any, Any]:
+    def member(self, index: int) -> tuple[PyTree, PyTree]:
         """Params of environment ``index``, and its state."""
         state = jax.tree.map(lambda leaf: leaf[index], self._state)
         params = self.params
@@ -287,7 +295,9 @@ def _keys(words: jax.Array) -> jax.Array:
 
 @partial(jax.jit, static_argnums=(0, 1))
 @streams.pinned()
-def _reset(env: Any, stacked: bool, params: Any, keys: jax.Array, now: Any) -> tuple:
+def _reset(
+    env: Environment, stacked: bool, params: PyTree, keys: PRNGKeyArray, *, now: PyTree
+) -> tuple:
     keys, draws = _split(keys)
     obs, state = jax.vmap(env.reset, (0, 0 if stacked else None))(draws, params)
     begun = (keys, state, obs.astype(jnp.float32))
@@ -296,7 +306,9 @@ def _reset(env: Any, stacked: bool, params: Any, keys: jax.Array, now: Any) -> t
 
 @partial(jax.jit, static_argnums=(0, 1))
 @streams.pinned()
-def _step(env: Any, stacked: bool, params: Any, now: tuple, actions: Any, hold: Any) -> tuple:
+def _step(
+    env: Environment, stacked: bool, params: PyTree, now: tuple, *, actions: PyTree, hold: PyTree
+) -> tuple:
     keys, draws = _split(now[0])
     step = jax.vmap(env.step, (0, 0, 0, 0 if stacked else None))
     obs, state, reward, terminated, truncated, info = step(draws, now[1], actions, params)

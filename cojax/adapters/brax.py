@@ -10,13 +10,12 @@ it they do not train. brax's wrappers run.
 from __future__ import annotations
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
 from cojax import streams
 from cojax.adapters.batch import box, missing, resolve
+from cojax.types import Option
 
 try:
     from brax.envs import base
@@ -38,7 +37,7 @@ class Env(base.Env):
     Raises InputError, one line, for anything else.
     """
 
-    def __init__(self, system: Any = "ConverseArm-v0", **options: Any):
+    def __init__(self, system: object = "ConverseArm-v0", **options: Option):
         self._env, self.params = resolve(system, options)
         self._scale = jnp.asarray(box(self._env.action_space(self.params))[1])
         self._obs_size = int(self._env.observation_space(self.params).shape[0])

@@ -9,12 +9,12 @@ from __future__ import annotations
 # Where the library is missing, its name is this very file's to a type checker.
 # pyright: reportMissingImports=false, reportIncompatibleMethodOverride=false
 # pyright: reportAttributeAccessIssue=false, reportGeneralTypeIssues=false
-from typing import Any
-
 import numpy as np
+from numpy.typing import ArrayLike
 
 from cojax import inputs
 from cojax.adapters.batch import Batch, missing, resolve, to_numpy
+from cojax.types import Option
 
 try:
     import dm_env
@@ -38,7 +38,11 @@ class Environment(dm_env.Environment):
     """
 
     def __init__(
-        self, system: Any = "ConverseArm-v0", *, random_state: int | None = None, **options: Any
+        self,
+        system: object = "ConverseArm-v0",
+        *,
+        random_state: int | None = None,
+        **options: Option,
     ):
         self._batch = Batch(*resolve(system, options), 1, normalize_actions=False)
         if random_state is None:
@@ -52,7 +56,7 @@ class Environment(dm_env.Environment):
         self._seed, self._over = None, False
         return dm_env.restart(obs)
 
-    def step(self, action: Any) -> dm_env.TimeStep:
+    def step(self, action: ArrayLike) -> dm_env.TimeStep:
         """One transition under an action (m,)."""
         if self._over:
             return self.reset()

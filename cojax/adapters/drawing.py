@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from cojax.envs import EnvParams
+from cojax.types import PyTree
 
-def picture(params: Any, s: np.ndarray) -> np.ndarray:
+
+def picture(params: EnvParams, s: np.ndarray) -> np.ndarray:
     """RGB array (H, W, 3) uint8 of a state (d,), as its family is drawn."""
     from cojax.report.animation import frame  # loads matplotlib: where somebody wants a picture
 
@@ -18,8 +19,8 @@ class Window:
     """A window that shows pictures, opened at the first; without a display nothing is shown."""
 
     def __init__(self) -> None:
-        self.figure: Any = None
-        self.image: Any = None
+        self.figure: PyTree = None
+        self.image: PyTree = None
 
     def show(self, rgb: np.ndarray, seconds: float) -> None:
         """Show one picture and wait."""

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from gymnax.environments import spaces
+from gymnax.environments.environment import Environment
 
 from cojax import streams
 from cojax.adapters.batch import box, resolve
 from cojax.errors import InputError
+from cojax.types import Option, PyTree
 
 
 class FiveValues:
@@ -41,7 +42,7 @@ class FiveValues:
     Raises InputError, one line, for an action space that is no Box with one bound.
     """
 
-    def __init__(self, env: Any, params: Any):
+    def __init__(self, env: Environment, params: PyTree):
         self.env = env
         self.default_params = params
         low, high = box(env.action_space(params))
@@ -51,7 +52,7 @@ class FiveValues:
         self._action = spaces.Box(float(low.flat[0]), float(high.flat[0]), low.shape)
         self._observation = spaces.Box(float(obs_low.min()), float(obs_high.max()), obs_low.shape)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> PyTree:
         if name == "env":  # while unpickling or copying
             raise AttributeError(name)
         return getattr(self.env, name)
@@ -75,16 +76,16 @@ class FiveValues:
         """Draw s_0: observation (d,) and state."""
         return self.env.reset(key, self.default_params if params is None else params)
 
-    def action_space(self, params: Any = None) -> spaces.Box:
+    def action_space(self, params: PyTree = None) -> spaces.Box:
         """Box [-limit, limit]^m."""
         return self._action
 
-    def observation_space(self, params: Any = None) -> spaces.Box:
+    def observation_space(self, params: PyTree = None) -> spaces.Box:
         """Box that holds the observations, shape (d,)."""
         return self._observation
 
 
-def five_values(system: Any, **options: Any) -> tuple[FiveValues, Any]:
+def five_values(system: object, **options: Option) -> tuple[FiveValues, PyTree]:
     """(env, params) for a learner of the older interface.
 
     Args:

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 # pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false
 import copy
-from typing import Any
+from collections.abc import Sequence
+from typing import TypeAlias
 
 import gymnasium
 import numpy as np
@@ -27,6 +28,9 @@ from cojax.adapters.asked import asked_limit, require_spawn, stating_limit, with
 from cojax.adapters.batch import Batch, Step, resolve, to_numpy
 from cojax.adapters.drawing import Window, picture
 from cojax.errors import InputError
+from cojax.types import Option, Options, PyTree
+
+Infos: TypeAlias = dict[str, PyTree]
 
 RENDER_MODES = ("rgb_array", "human")
 FRAMES_PER_SECOND = 30
@@ -92,15 +96,15 @@ class Env(OfBatch, gymnasium.Env[np.ndarray, np.ndarray]):
     before a reset; ``ClosedEnvironmentError`` after ``close``.
     """
 
-    metadata: dict[str, Any] = METADATA
+    metadata: Options = METADATA
 
     def __init__(
         self,
-        system: Any = "ConverseArm-v0",
+        system: object = "ConverseArm-v0",
         *,
         render_mode: str | None = None,
         normalize_actions: bool = True,
-        **options: Any,
+        **options: Option,
     ):
         if render_mode is not None:
             errors.one_of("render_mode", render_mode, RENDER_MODES)
@@ -115,8 +119,8 @@ class Env(OfBatch, gymnasium.Env[np.ndarray, np.ndarray]):
         self._closed, self._over = False, True
 
     def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
+        self, *, seed: int | None = None, options: Options | None = None
+    ) -> tuple[np.ndarray, Infos]:
         """Draw s_0. Without a seed, the draws go on; the first time they begin anywhere."""
         self._require_open()
         super().reset(seed=seed)
@@ -128,7 +132,7 @@ class Env(OfBatch, gymnasium.Env[np.ndarray, np.ndarray]):
             self.render()
         return self._obs.copy(), {}  # pictures are drawn of ours
 
-    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+    def step(self, action: PyTree) -> tuple[np.ndarray, float, bool, bool, Infos]:
         """One transition under an action (m,)."""
         self._require_open()
         if self._over:
@@ -188,13 +192,13 @@ class VectorEnv(OfBatch, gymnasium.vector.VectorEnv):
 
     def __init__(
         self,
-        system: Any = "ConverseArm-v0",
+        system: object = "ConverseArm-v0",
         num_envs: int | None = None,
         *,
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
         render_mode: str | None = None,
         normalize_actions: bool = True,
-        **options: Any,
+        **options: Option,
     ):
         if render_mode is not None:
             errors.one_of("render_mode", render_mode, ("rgb_array",))
@@ -219,8 +223,8 @@ class VectorEnv(OfBatch, gymnasium.vector.VectorEnv):
         self._obs: np.ndarray = np.zeros(shape, np.float32)  # what was shown last
 
     def reset(
-        self, *, seed: Any = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
+        self, *, seed: int | Sequence[int | None] | None = None, options: Options | None = None
+    ) -> tuple[np.ndarray, Infos]:
         """Begin episodes, in all or where ``options["reset_mask"]``, (N,) bool, is true.
 
         ``seed`` is one number, the others following, or one each; None goes on drawing.
@@ -239,7 +243,7 @@ class VectorEnv(OfBatch, gymnasium.vector.VectorEnv):
         self._pending = self._pending & ~mask
         return self._obs.copy(), {}
 
-    def _first_seeds(self, seed: Any) -> Any:
+    def _first_seeds(self, seed: int | Sequence[int | None] | None) -> int | list[int]:
         """Seeds of the first episodes, by chance where none is given."""
         if seed is None:
             return int(self.np_random.integers(2**31))
@@ -247,7 +251,7 @@ class VectorEnv(OfBatch, gymnasium.vector.VectorEnv):
             return seed
         return [int(self.np_random.integers(2**31)) if one is None else one for one in seed]
 
-    def _mask(self, options: dict[str, Any] | None) -> np.ndarray:
+    def _mask(self, options: Options | None) -> np.ndarray:
         if options is None or "reset_mask" not in options:
             return np.ones(self.num_envs, bool)
         mask = np.asarray(options["reset_mask"])
@@ -258,7 +262,7 @@ class VectorEnv(OfBatch, gymnasium.vector.VectorEnv):
             )
         return mask
 
-    def step(self, actions: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict]:
+    def step(self, actions: PyTree) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict]:
         """One step of all under actions (N, m)."""
         self._require_open()
         if not self._batch.started:
@@ -270,7 +274,7 @@ class VectorEnv(OfBatch, gymnasium.vector.VectorEnv):
             )
         out = self._batch.step(actions, self._pending if mode is AutoresetMode.NEXT_STEP else None)
         done = out.terminated | out.truncated
-        infos: dict[str, Any] = {}
+        infos: Infos = {}
         if mode is AutoresetMode.SAME_STEP:
             self._obs, told = out.obs, ~done
             if done.any():
@@ -291,7 +295,7 @@ class VectorEnv(OfBatch, gymnasium.vector.VectorEnv):
             raise ResetNeeded("render: expected a call of reset before it")
         return tuple(picture(self._batch.member(i)[0], s) for i, s in enumerate(self._obs))
 
-    def close_extras(self, **kwargs: Any) -> None:
+    def close_extras(self, **kwargs: object) -> None:
         """Nothing is held open; ``kwargs`` are ignored."""
 
     def _require_open(self) -> None:
@@ -299,7 +303,7 @@ class VectorEnv(OfBatch, gymnasium.vector.VectorEnv):
             raise ClosedEnvironmentError("the environment is closed; make another")
 
 
-def _ends(out: Step, done: np.ndarray) -> dict[str, Any]:
+def _ends(out: Step, done: np.ndarray) -> Infos:
     """Infos of the episodes that are ``done``, in the form of Gymnasium's own vectors."""
     final = np.full(len(done), None, object)
     for i in np.flatnonzero(done):
@@ -313,52 +317,37 @@ def _ends(out: Step, done: np.ndarray) -> dict[str, Any]:
     }
 
 
-def make_env(family: str, **options: Any) -> Env:
-    """What ``gymnasium.make("cojax/FAMILY-v0", ...)`` calls; ``options`` are those of :class:`Env`,
-    the ``family``'s own among them.
+def make_env(name: str | None = None, *, family: str | None = None, **options: Option) -> Env:
+    """What ``gymnasium.make`` calls for "cojax/FAMILY-v0", of the ``family``, and for
+    "cojax/Fixture-v0", whose ``name`` is given. ``options`` are those of :class:`Env`.
+
+    Raises Gymnasium's MissingArgument without a name.
     """
-    return Env(f"{family}-v0", **with_limit(options, asked_limit()))
+    return Env(_named(name, family), **with_limit(options, asked_limit()))
 
 
 def make_vector_env(
-    family: str, num_envs: int = 1, *, max_episode_steps: int | None = None, **options: Any
-) -> VectorEnv:
-    """What ``gymnasium.make_vec("cojax/FAMILY-v0", num_envs=N, ...)`` calls.
-
-    ``options`` are those of :class:`VectorEnv`, the ``family``'s own among them;
-    ``max_episode_steps`` is Gymnasium's word for the time limit, -1 for none.
-    """
-    return VectorEnv(f"{family}-v0", num_envs, **with_limit(options, max_episode_steps))
-
-
-def make_fixture(name: str | None = None, **options: Any) -> Env:
-    """What ``gymnasium.make("cojax/Fixture-v0", name="arm-n4-p0.80-s7")`` calls.
-
-    ``options`` are those of :class:`Env`. Raises Gymnasium's MissingArgument without a ``name``.
-    """
-    return Env(_named(name), **with_limit(options, asked_limit()))
-
-
-def make_fixture_vector_env(
     name: str | None = None,
     num_envs: int = 1,
     *,
+    family: str | None = None,
     max_episode_steps: int | None = None,
-    **options: Any,
+    **options: Option,
 ) -> VectorEnv:
-    """What ``gymnasium.make_vec("cojax/Fixture-v0", num_envs=N, name=...)`` calls.
+    """What ``gymnasium.make_vec`` calls, as :func:`make_env`; ``options`` are those of
+    :class:`VectorEnv`. ``max_episode_steps`` is Gymnasium's word for the time limit, -1 for none.
 
-    ``options`` are those of :class:`VectorEnv`; ``max_episode_steps`` is Gymnasium's word for the
-    time limit, -1 for none. Raises Gymnasium's MissingArgument without a ``name``.
+    Raises Gymnasium's MissingArgument without a name.
     """
-    return VectorEnv(_named(name), num_envs, **with_limit(options, max_episode_steps))
+    return VectorEnv(_named(name, family), num_envs, **with_limit(options, max_episode_steps))
 
 
-def _named(name: str | None) -> str:
-    if name is None:
+def _named(name: str | None, family: str | None) -> str:
+    if family is not None and name is not None:
+        raise InputError("name: expected none, since a family has one")
+    if name is None and family is None:
         raise MissingArgument("name: expected that of a fixture, such as arm-n4-p0.80-s7")
-    return name
+    return name or f"{family}-v0"
 
 
-for _maker in (make_env, make_fixture):  # where gymnasium.make looks for what can be rendered
-    _maker.metadata = METADATA  # pyright: ignore[reportFunctionMemberAccess]
+make_env.metadata = METADATA  # pyright: ignore[reportFunctionMemberAccess]

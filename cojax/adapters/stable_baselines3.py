@@ -12,7 +12,6 @@ from __future__ import annotations
 # pyright: reportIncompatibleMethodOverride=false, reportMissingImports=false
 # pyright: reportIncompatibleVariableOverride=false
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from cojax import errors, inputs
 from cojax.adapters.batch import Batch, missing, resolve, to_numpy
 from cojax.adapters.drawing import picture
 from cojax.errors import InputError
+from cojax.types import Option, Options, PyTree
 
 try:
     from stable_baselines3.common import vec_env
@@ -51,12 +51,12 @@ class VecEnv(vec_env.VecEnv):
 
     def __init__(
         self,
-        system: Any = "ConverseArm-v0",
+        system: object = "ConverseArm-v0",
         num_envs: int | None = None,
         *,
         normalize_actions: bool = True,
         render_mode: str | None = None,
-        **options: Any,
+        **options: Option,
     ):
         if render_mode is not None:
             errors.one_of("render_mode", render_mode, ("rgb_array",))
@@ -65,7 +65,7 @@ class VecEnv(vec_env.VecEnv):
         self._closed, self._actions = False, None
         self.render_mode = render_mode
         super().__init__(self._batch.num_envs, *spaces_of(self._batch))
-        self.metadata: dict[str, Any] = {**self.metadata, "render_fps": FRAMES_PER_SECOND}
+        self.metadata: Options = {**self.metadata, "render_fps": FRAMES_PER_SECOND}
         self.seed()
         self._returns = np.zeros(self.num_envs)
         self._lengths = np.zeros(self.num_envs, int)
@@ -98,7 +98,7 @@ class VecEnv(vec_env.VecEnv):
         """Keep a copy of actions (N, m) for :meth:`step_wait`."""
         self._actions = np.array(to_numpy(actions))
 
-    def step_wait(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[dict[str, Any]]]:
+    def step_wait(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[dict[str, PyTree]]]:
         """Step all: observations (N, d), rewards (N,), dones (N,) and N infos."""
         self._require_open()
         if self._actions is None:
@@ -108,7 +108,7 @@ class VecEnv(vec_env.VecEnv):
         self._returns += out.reward
         self._lengths += 1
         dones = out.terminated | out.truncated
-        infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
+        infos: list[dict[str, PyTree]] = [{} for _ in range(self.num_envs)]
         for i in np.flatnonzero(dones):
             infos[i] = {
                 "terminal_observation": out.final_obs[i].copy(),
@@ -133,7 +133,7 @@ class VecEnv(vec_env.VecEnv):
             raise InputError("render: expected a call of reset before it")
         return [picture(self._batch.member(i)[0], s) for i, s in enumerate(self._obs)]
 
-    def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
+    def get_attr(self, attr_name: str, indices: PyTree = None) -> list[PyTree]:
         """The attribute ``attr_name``, the same for every environment.
 
         ``params`` is each one's own. ``indices`` chooses environments: a number, several, or None
@@ -144,27 +144,31 @@ class VecEnv(vec_env.VecEnv):
             return [self._batch.member(i)[0] for i in chosen]
         return [getattr(self, attr_name)] * len(chosen)
 
-    def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
+    def set_attr(self, attr_name: str, value: object, indices: PyTree = None) -> None:
         """Refused: the environments are one program, so ``attr_name`` has no ``value`` to take at
         ``indices``. Raises InputError.
         """
         raise InputError(f"{attr_name}: an attribute cannot be set; make another VecEnv")
 
     def env_method(
-        self, method_name: str, *method_args: Any, indices: Any = None, **method_kwargs: Any
-    ) -> list[Any]:
+        self,
+        method_name: str,
+        *method_args: object,
+        indices: PyTree = None,
+        **method_kwargs: object,
+    ) -> list[PyTree]:
         """Refused: the environments are one program, and ``method_name`` cannot be called with
         ``method_args`` and ``method_kwargs`` at ``indices``. Raises InputError.
         """
         raise InputError(f"{method_name}: there are no single environments to call it on")
 
-    def env_is_wrapped(self, wrapper_class: type, indices: Any = None) -> list[bool]:
+    def env_is_wrapped(self, wrapper_class: type, indices: PyTree = None) -> list[bool]:
         """Whether environments ``indices`` are wrapped in ``wrapper_class``: none is, but episodes
         are recorded as a Monitor would, so for that the answer is yes.
         """
         return [wrapper_class.__name__ == "Monitor"] * len(self._chosen(indices))
 
-    def _chosen(self, indices: Any) -> list[int]:
+    def _chosen(self, indices: PyTree) -> list[int]:
         every = np.arange(self.num_envs)
         try:
             return np.atleast_1d(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +13,7 @@ from cojax import inputs, linalg, precision
 from cojax.envs.params import EnvParams
 from cojax.errors import InputError
 from cojax.quadratic import QuadraticGaussian
+from cojax.types import PyTree
 
 MATRICES = (
     "P",
@@ -50,10 +50,10 @@ def stack(params: Sequence[EnvParams]) -> EnvParams:
     return jax.tree.map(_stack, *params)
 
 
-def shape(params: EnvParams) -> tuple[Any, ...]:
+def shape(params: EnvParams) -> tuple[PyTree, ...]:
     """Params stack where it is equal: all that tells them apart and cannot be aligned."""
     parts, system = vars(params), params.system
-    kinds: tuple[Any, ...] = ()
+    kinds: tuple[PyTree, ...] = ()
     if isinstance(system, QuadraticGaussian):
         leaves = vars(system)
         noise = system.noise.kind(system.geometry.noise_order())
@@ -66,7 +66,7 @@ def shape(params: EnvParams) -> tuple[Any, ...]:
     return (*kinds, *words, *linalg.shape_of(rest))
 
 
-def _require_equal(first: tuple[Any, ...], other: tuple[Any, ...], index: int) -> None:
+def _require_equal(first: tuple[PyTree, ...], other: tuple[PyTree, ...], index: int) -> None:
     """Raise InputError, one line, with what tells params ``index`` from the first."""
     if first[:-1] != other[:-1]:
         raise InputError(
@@ -82,7 +82,7 @@ def _require_equal(first: tuple[Any, ...], other: tuple[Any, ...], index: int) -
             )
 
 
-def _stack(*leaves: Any) -> jax.Array:
+def _stack(*leaves: jax.Array) -> jax.Array:
     """Stack on the host, which for a thousand small arrays is many times faster."""
     if any(isinstance(leaf, Tracer) for leaf in leaves):
         return jnp.stack(leaves)
@@ -98,7 +98,7 @@ def unstack(batch: EnvParams) -> list[EnvParams]:
     return [jax.tree.map(lambda leaf, i=i: leaf[i], batch) for i in range(num)]
 
 
-def num_instances(params: Any) -> int | None:
+def num_instances(params: PyTree) -> int | None:
     """How many systems a batch holds; None for params that are not stacked."""
     shape = jnp.shape(params.max_steps_in_episode)
     return shape[0] if shape else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 # As in environment.py: gymnax types its fields as int and its methods as jitted.
 # pyright: reportIncompatibleVariableOverride=false
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,16 +13,17 @@ from gymnax.environments import environment
 
 from cojax import streams
 from cojax.envs.environment import autoreset
+from cojax.types import Array, Int, PRNGKeyArray, PyTree
 
 
 @struct.dataclass
 class StreamState(environment.EnvState):
     """The state of the environment, and where in its stream it is."""
 
-    time: jax.Array
-    env: Any
-    stream: jax.Array  # key of (root, instance)
-    episode: jax.Array  # () int32
+    time: Int[Array, "*batch"]
+    env: PyTree
+    stream: PRNGKeyArray  # of (root, instance)
+    episode: Int[Array, "*batch"]
 
 
 class CommonStreams(environment.Environment):
@@ -47,7 +47,7 @@ class CommonStreams(environment.Environment):
     def __hash__(self) -> int:
         return hash((type(self), self.env))
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> PyTree:
         if name == "env":  # while unpickling or copying
             raise AttributeError(name)
         return getattr(self.env, name)
@@ -82,7 +82,7 @@ class CommonStreams(environment.Environment):
 
 @partial(jax.jit, static_argnames=("wrapper",))
 @streams.pinned()
-def _reset(wrapper: CommonStreams, key: jax.Array, params: Any) -> tuple:
+def _reset(wrapper: CommonStreams, key: PRNGKeyArray, params: PyTree) -> tuple:
     first = streams.initial_key(streams.episode_key(key, 0))
     obs, inner = wrapper.env.reset_env(first, params)
     return obs, StreamState(
@@ -92,16 +92,15 @@ def _reset(wrapper: CommonStreams, key: jax.Array, params: Any) -> tuple:
 
 @partial(jax.jit, static_argnames=("wrapper",))
 @streams.pinned()
-def _step(wrapper: CommonStreams, state: StreamState, action: Any, params: Any) -> tuple:
+def _step(wrapper: CommonStreams, state: StreamState, action: jax.Array, params: PyTree) -> tuple:
     now = streams.episode_key(state.stream, state.episode)
     following = streams.episode_key(state.stream, state.episode + 1)
     obs, inner, reward, terminated, truncated, info = autoreset(
         wrapper.env,
-        streams.noise_key(now, state.env.time),
-        streams.initial_key(following),
+        (streams.noise_key(now, state.env.time), streams.initial_key(following)),
         state.env,
         action,
-        params,
+        params=params,
     )
     episode = state.episode + (terminated | truncated).astype(jnp.int32)
     state = StreamState(time=inner.time, env=inner, stream=state.stream, episode=episode)

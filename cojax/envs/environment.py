@@ -12,7 +12,6 @@ from __future__ import annotations
 # that find the params first.
 # pyright: reportIncompatibleVariableOverride=false, reportGeneralTypeIssues=false
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +21,7 @@ from gymnax.environments import environment, spaces
 from cojax import streams
 from cojax import system as systems
 from cojax.envs.params import EnvParams
+from cojax.types import Array, Float, Int, PRNGKeyArray, PyTree
 
 
 @struct.dataclass
@@ -33,8 +33,8 @@ class EnvState(environment.EnvState):
         s: (d,), the state of the system.
     """
 
-    time: jax.Array
-    s: jax.Array
+    time: Int[Array, "*batch"]
+    s: Float[Array, "*batch d"]
 
 
 class ConverseEnv(environment.Environment[EnvState, EnvParams]):
@@ -89,7 +89,8 @@ class ConverseEnv(environment.Environment[EnvState, EnvParams]):
 
     def step(self, key, state, action, params=None):
         """One transition, with a fresh initial state where the episode ends."""
-        return _step(self, key, state, action, self.default_params if params is None else params)
+        params = self.default_params if params is None else params
+        return _step(self, key, state, action, params=params)
 
     def reset(self, key, params=None):
         """Draw s_0: observation (d,) and state."""
@@ -183,30 +184,30 @@ def _box(high: jax.Array) -> spaces.Box:
 
 
 @jax.tree_util.register_pytree_with_keys_class
-class Info(dict[str, Any]):
+class Info(dict[str, PyTree]):
     """What a step tells, a dict of gymnax's four entries. ``info["diverged"]`` answers too, and is
     no entry: wrappers (gymnax's for brax) carry a dict of those four through ``lax.scan``.
     """
 
-    def __init__(self, entries: dict[str, Any], aside: dict[str, Any]):
+    def __init__(self, entries: dict[str, PyTree], aside: dict[str, PyTree]):
         super().__init__(entries)
         self.aside = aside
 
-    def __missing__(self, name: str) -> Any:
+    def __missing__(self, name: str) -> PyTree:
         return self.aside[name]
 
-    def get(self, name: str, default: Any = None) -> Any:
+    def get(self, name: str, default: PyTree = None) -> PyTree:
         """An entry, or what is told aside, or ``default``."""
         return super().get(name, self.aside.get(name, default))
 
-    def tree_flatten_with_keys(self) -> tuple[Any, Any]:
+    def tree_flatten_with_keys(self) -> tuple[PyTree, PyTree]:
         """Entries and what is aside, by name."""
         parts = [dict(sorted(part.items())) for part in (self, self.aside)]
         leaves = [(jax.tree_util.DictKey(n), x) for part in parts for n, x in part.items()]
         return leaves, tuple(map(tuple, parts))
 
     @classmethod
-    def tree_unflatten(cls, names: Any, leaves: Any) -> Info:
+    def tree_unflatten(cls, names: PyTree, leaves: PyTree) -> Info:
         """The reverse."""
         parts, leaves = names, iter(leaves)
         return cls(*({name: next(leaves) for name in part} for part in parts))
@@ -214,27 +215,30 @@ class Info(dict[str, Any]):
 
 @partial(jax.jit, static_argnames=("env",))
 @streams.pinned()
-def _reset(env: Any, key: jax.Array, params: Any) -> tuple[jax.Array, Any]:
+def _reset(env: ConverseEnv, key: PRNGKeyArray, params: EnvParams) -> tuple[jax.Array, EnvState]:
     return env.reset_env(key, params)
 
 
 @partial(jax.jit, static_argnames=("env",))
 @streams.pinned()
-def _step(env: Any, key: jax.Array, state: Any, action: jax.Array, params: Any) -> tuple:
+def _step(
+    env: ConverseEnv, key: PRNGKeyArray, state: EnvState, action: jax.Array, *, params: EnvParams
+) -> tuple:
     key_step, key_reset = jax.random.split(key)
-    return autoreset(env, key_step, key_reset, state, action, params)
+    return autoreset(env, (key_step, key_reset), state, action, params=params)
 
 
-def autoreset(env: Any, key_step, key_reset, state, action, params) -> tuple:
-    """One ``step_env`` and, where the episode ended, a fresh ``reset_env``, as gymnax does it.
+def autoreset(env: environment.Environment, keys, state, action, *, params) -> tuple:
+    """One ``step_env`` and, where the episode ended, a fresh ``reset_env``, as gymnax does it, by
+    a key each.
 
     Returns obs, state, reward, terminated, truncated, :class:`Info` with ``final_observation``.
     """
-    obs_step, state_step, reward, terminated, info = env.step_env(key_step, state, action, params)
+    obs_step, state_step, reward, terminated, info = env.step_env(keys[0], state, action, params)
     info = dict(info)
     truncated = env.is_truncated(state_step, params)
     done = terminated | truncated
-    obs_reset, state_reset = env.reset_env(key_reset, params)
+    obs_reset, state_reset = env.reset_env(keys[1], params)
     obs, state = jax.tree.map(
         lambda fresh, old: jnp.where(done, fresh, old),
         (obs_reset, state_reset),

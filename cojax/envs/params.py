@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -15,12 +15,15 @@ import numpy as np
 from flax import struct
 from gymnax.environments import environment
 from jax.core import Tracer
+from numpy.typing import ArrayLike, DTypeLike
 
 from cojax import errors, inputs, linalg, precision, streams
+from cojax.consistency import contradiction
 from cojax.errors import InputError
 from cojax.initial import InitialLaw
-from cojax.quadratic import QuadraticGaussian, contradiction
+from cojax.quadratic import QuadraticGaussian
 from cojax.system import System
+from cojax.types import Array, Float, Int, Options
 
 TERMINAL_VALUES = ("none", "optimal")
 MAX_HORIZON = 2**31 - 1  # what a counter of steps holds
@@ -64,30 +67,30 @@ class EnvParams(environment.EnvParams):
             :class:`cojax.envs.ConverseEnv`.
     """
 
-    max_steps_in_episode: jax.Array
+    max_steps_in_episode: Int[Array, "*batch"]
     system: System
     initial_state: InitialLaw
-    action_limit: jax.Array
-    divergence_radius: jax.Array
-    observation_limit: jax.Array
+    action_limit: Float[Array, "*batch m"]
+    divergence_radius: Float[Array, "*batch"]
+    observation_limit: Float[Array, "*batch d"]
     clip_actions: bool = struct.field(pytree_node=False, default=True)
     terminal_value: Literal["none", "optimal"] = struct.field(pytree_node=False, default="none")
-    origin: dataclasses.InitVar[Any] = dataclasses.field(default=None, kw_only=True)
+    origin: dataclasses.InitVar[object] = dataclasses.field(default=None, kw_only=True)
 
-    def __post_init__(self, origin: Any) -> None:
+    def __post_init__(self, origin: object) -> None:
         """Check what is replaced, and derive what follows; raises InputError."""
-        if origin is not None:
+        if isinstance(origin, EnvParams):
             with _scope(self.system):
                 following = _following(self, origin, inputs.replaced(self, origin))
             for name, value in following.items():
                 object.__setattr__(self, name, value)
 
     @property
-    def discount(self) -> jax.Array:
+    def discount(self) -> Float[Array, "*batch"]:
         """The system's γ, which the problem is posed with."""
         return self.system.gamma
 
-    def clip(self, action: jax.Array) -> jax.Array:
+    def clip(self, action: Float[Array, "*batch m"]) -> Float[Array, "*batch m"]:
         """The action that the system receives, (..., m): the nearest in the box where there is one.
 
         What is not finite stays as it is, so that it ends in a failure with a box and without.
@@ -104,7 +107,7 @@ def env_params(
     initial_state: InitialLaw,
     *,
     max_steps_in_episode: int = 512,
-    action_limit: Any = 2.0,
+    action_limit: ArrayLike | None = 2.0,
     terminal_value: str = "none",
     divergence_radius: float | None = None,
 ) -> EnvParams:
@@ -167,12 +170,12 @@ def require_sound(system: System) -> None:
 # --- what is replaced -----------------------------------------------------------------------------
 
 
-def _following(new: EnvParams, old: EnvParams, names: list[str]) -> dict[str, Any]:
+def _following(new: EnvParams, old: EnvParams, names: list[str]) -> Options:
     """Fields of ``new`` as they should be, where ``names`` were exchanged in ``old``."""
     errors.one_of("terminal_value", new.terminal_value, TERMINAL_VALUES)
     if not isinstance(new.clip_actions, bool | np.bool_):
         raise InputError(f"clip_actions: expected True or False, got {new.clip_actions!r}")
-    out: dict[str, Any] = {}
+    out: Options = {}
     unlimited = new.action_limit is None
     if "action_limit" in names and "clip_actions" not in names:
         out["clip_actions"] = not unlimited
@@ -199,14 +202,14 @@ def _following(new: EnvParams, old: EnvParams, names: list[str]) -> dict[str, An
     return out | _limit_following(inputs.swapped(new, **out), [*names, *out])
 
 
-def _limit_following(params: EnvParams, names: Iterable[str]) -> dict[str, Any]:
+def _limit_following(params: EnvParams, names: Iterable[str]) -> Options:
     """The observation limit of ``params``, where one of the fields ``names`` has a say in it."""
     if {"observation_limit", *LIMITING}.isdisjoint(names):
         return {}
     return {"observation_limit": with_observation_limit(params).observation_limit}
 
 
-def _array(name: str, value: Any, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+def _array(name: str, value: ArrayLike, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
     """A field of numbers in its shape: a number stands for all. Raises InputError."""
     x = np.asarray(value)
     kinds, expected, low = EXPECTED[name]
@@ -241,7 +244,7 @@ def _require_one_shape(params: EnvParams) -> None:
         raise InputError(f"action_limit: expected shape {expected}, got {limit}")
 
 
-def _same(given: Any, measured: np.ndarray) -> bool:
+def _same(given: ArrayLike, measured: np.ndarray) -> bool:
     """Whether a field is what was measured, and so was not given."""
     given = np.asarray(given, np.float64)
     return given.shape == measured.shape and np.allclose(given, measured, rtol=SAME, atol=0.0)

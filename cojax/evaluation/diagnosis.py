@@ -209,7 +209,12 @@ def _program(static, policy_params, critic_params, params, keys):
 
     def trial(stream):
         alive, rows = scan_trial(
-            partial(act, policy_params), params, stream, horizon, observe, jnp.array(True)
+            partial(act, policy_params),
+            params,
+            stream,
+            horizon,
+            observe=observe,
+            total=jnp.array(True),
         )
         return rows | {"failed": ~alive}
 
@@ -264,7 +269,8 @@ def _trial_gradients(apply, num_steps, policy_params, actor, params, keys):
         def act(optimum, s, key):
             return apply(theta, s, key)
 
-        return jnp.sum(scan_trial(act, params, stream, num_steps, observe, None, remat=True)[1])
+        scan = partial(scan_trial, observe=observe, total=None, remat=True)
+        return jnp.sum(scan(act, params, stream, num_steps)[1])
 
     return jax.vmap(jax.grad(gap), in_axes=(None, 0))(actor, keys)
 

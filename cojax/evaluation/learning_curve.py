@@ -66,6 +66,11 @@ def _gap(policy: Policy, params: EnvParams, stream: jax.Array, num_steps: int) -
 
     start = (jnp.ones_like(system.gamma), jnp.zeros_like(system.gamma))
     (_, gap), _ = trials.scan_trial(
-        lambda optimum, s, key: policy(s, key), params, stream, num_steps, observe, start
+        lambda optimum, s, key: policy(s, key),
+        params,
+        stream,
+        num_steps,
+        observe=observe,
+        total=start,
     )
     return trials.relative(gap, system.value(trials.initial_state(params, stream)))

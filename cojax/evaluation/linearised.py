@@ -47,7 +47,7 @@ def regulator(system: System) -> tuple[np.ndarray, np.ndarray]:
 
     Raises ValueError where the equation has no stabilising solution.
     """
-    solution = riccati(*linearisation(system), float(system.gamma))
+    solution = riccati(*linearisation(system), gamma=float(system.gamma))
     if solution is None:
         raise InputError(
             "lqr: the discounted Riccati equation of the linearisation at the origin has no "

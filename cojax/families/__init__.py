@@ -7,7 +7,6 @@ entry point ``cojax.families`` of an installed package (:mod:`cojax.plugins`).
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 from cojax import plugins
 from cojax.errors import InputError
@@ -19,7 +18,7 @@ from cojax.families.point_mass import PointMass
 from cojax.families.unicycle import Unicycle
 from cojax.quadratic import Geometry
 
-FAMILIES: dict[str, Any] = {
+FAMILIES: dict[str, type[Geometry]] = {
     "ConverseArm": ConverseArm,
     "NVDEx": NVDEx,
     "Unicycle": Unicycle,
@@ -31,7 +30,7 @@ FAMILIES: dict[str, Any] = {
 BUILT_IN = tuple(FAMILIES)
 
 
-def problem(name: str, family: Any) -> str | None:
+def problem(name: str, family: object) -> str | None:
     """Why an object cannot be a family under a name, or None where it can."""
     if not (isinstance(family, type) and issubclass(family, Geometry)):
         return f"expected a subclass of cojax.quadratic.Geometry, got {family!r}"

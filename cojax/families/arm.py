@@ -9,21 +9,22 @@ The joint rotations act first; the couplings act from base to tip.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from cojax import inputs, quadratic
-from cojax.initial import InitialLaw, Uniform
+from cojax import inputs
+from cojax.geometry import Knob
+from cojax.initial import Uniform
 from cojax.linalg import rotate, rotate_chain
 from cojax.noise import scatter
+from cojax.quadratic import Geometry
 
 
 @struct.dataclass
-class ConverseArm(quadratic.Geometry):
+class ConverseArm(Geometry):
     """Geometry of the arm. Angles in radians, velocities in radians a step.
 
     Attributes:
@@ -34,18 +35,18 @@ class ConverseArm(quadratic.Geometry):
         n: joints.
     """
 
-    alpha0: Any = 0.125
-    beta0: Any = 0.1
-    kappa1: Any = 1.0
-    kappa2: Any = 1.0
-    g0: Any = 0.8
+    alpha0: Knob = 0.125
+    beta0: Knob = 0.1
+    kappa1: Knob = 1.0
+    kappa2: Knob = 1.0
+    g0: Knob = 0.8
     n: int = struct.field(pytree_node=False, default=4)
 
-    family: ClassVar[str] = "ConverseArm"
-    dimensions: ClassVar[tuple[str, ...]] = ("n",)
-    gains: ClassVar[tuple[str, ...]] = ("alpha0", "beta0", "g0")  # of the rotations
-    horizon: ClassVar[int] = 512
-    ranges: ClassVar[Mapping[str, Any]] = {
+    family = "ConverseArm"
+    dimensions = ("n",)
+    settings = ("seed",)  # of the authors' P
+    gains = ("alpha0", "beta0", "g0")  # of the rotations
+    ranges: ClassVar = {
         "p": {"uniform": [0.4, 1.0]},
         "alpha0": {"uniform": [0.0, 0.25]},
         "beta0": {"uniform": [0.0, 0.2]},
@@ -57,16 +58,16 @@ class ConverseArm(quadratic.Geometry):
         "P": {"condition": {"log_uniform": [2.0, 20.0]}},
         "Sigma": {"std": {"log_uniform": [1e-4, 1e-2]}, "correlation": 0.0},
     }
-    constant_input: ClassVar[bool] = False
-    one_row_each: ClassVar[bool] = True
+    constant_input = False
+    one_row_each = True
 
     @property
-    def state_dim(self) -> int:
+    def state_dim(self):
         """2n."""
         return 2 * self.n
 
     @property
-    def action_dim(self) -> int:
+    def action_dim(self):
         """n."""
         return self.n
 
@@ -87,66 +88,21 @@ class ConverseArm(quadratic.Geometry):
         x_theta, x_omega = rotate(x[0::2], x[1::2], alpha)
         return jnp.stack([x_theta, rotate_chain(x_omega, beta)], axis=-1).reshape(-1)
 
-    def input_norm(self) -> float:
+    def input_norm(self):
         """sup |cos θ| = 1."""
         return 1.0
 
-    def noise_order(self) -> tuple[int, ...]:
+    def noise_order(self):
         """Velocities, then angles."""
         return (*range(1, 2 * self.n, 2), *range(0, 2 * self.n, 2))
 
     @classmethod
-    def build(
-        cls,
-        n: int = 4,
-        p: float = 0.8,
-        *,
-        P: Any = None,
-        Q: Any = None,
-        R: Any = 10.0,
-        gamma: float = 0.99,
-        Sigma: Any = None,
-        alpha0: float = 0.125,
-        beta0: float = 0.1,
-        kappa1: float = 1.0,
-        kappa2: float = 1.0,
-        g0: float = 0.8,
-        seed: int = 7,
-        parameterization: quadratic.Parameterization = "metric",
-        dtype: Any = None,
-    ) -> quadratic.QuadraticGaussian:
-        """Build an arm of n joints; what is not given is as the authors have it.
-
-        Args:
-            n: number of joints, >= 1.
-            p: control strength in (0, 1].
-            P: value matrix, by default the authors' random one of ``seed``.
-            Q: state cost, by default 0.03 P.
-            R: control cost, by default 10 I.
-            gamma: discount in (0, 1).
-            Sigma: noise covariance, by default diag(0, 1e-6, …): velocities only.
-            alpha0, beta0, kappa1, kappa2, g0: rotation gains of the equations above.
-            seed: of the authors' P; unused where P is given.
-            parameterization: "metric" (MN, the paper's) or "sqrt" (SR).
-            dtype: float32 or float64; by default what JAX computes in.
-
-        Raises ValueError, one line, for anything unusable.
+    def defaults(cls, **given):
+        """As the authors have it: p = 0.8, their P of ``seed``, Q = 0.03 P, R = 10 I, and noise on
+        the velocities.
         """
-        n = inputs.whole("n", n, 1)
-        P = authors_P(n, seed) if P is None else inputs.symmetric("P", P, 2 * n)
-        knobs = {"alpha0": alpha0, "beta0": beta0, "kappa1": kappa1, "kappa2": kappa2, "g0": g0}
-        knobs = {name: inputs.number(name, value) for name, value in knobs.items()}
-        return quadratic.build(
-            cls(n=n, **knobs),
-            P=P,
-            Q=0.03 * P if Q is None else Q,
-            R=R,
-            gamma=gamma,
-            p=p,
-            Sigma=np.tile([0.0, 1e-6], n) if Sigma is None else Sigma,
-            parameterization=parameterization,
-            dtype=dtype,
-        )
+        P, Sigma = authors_P(given["n"], given.get("seed", 7)), np.tile([0.0, 1e-6], given["n"])
+        return {"p": 0.8, "P": P, "share": 0.03, "R": 10.0, "Sigma": Sigma}
 
     @classmethod
     def draw_P(cls, d, rng):
@@ -157,7 +113,7 @@ class ConverseArm(quadratic.Geometry):
         """Links, each angle beside its velocity."""
         return "arm", {"n": self.n, "interleaved": True}
 
-    def initial_law(self, dtype: Any = None) -> InitialLaw:
+    def initial_law(self, dtype=None):
         """The authors' law: θ ~ U(-2.8, 2.8), ω ~ U(-1.2, 1.2)."""
         high = jnp.asarray(np.tile([2.8, 1.2], self.n), dtype)
         return Uniform(low=-high, high=high)

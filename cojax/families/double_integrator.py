@@ -7,17 +7,19 @@ on the state. Everything known about LQR then checks the construction.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import ClassVar
 
 import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
 from flax import struct
+from numpy.typing import ArrayLike, DTypeLike
 
 from cojax import inputs, linalg, quadratic
 from cojax.errors import InputError
-from cojax.initial import InitialLaw, Normal
+from cojax.geometry import Knob
+from cojax.initial import Normal
 from cojax.linalg import rotate
 
 
@@ -28,26 +30,25 @@ class DoubleIntegrator(quadratic.Geometry):
     States, actions and costs have no units; the angle φ is in radians.
     """
 
-    angle: Any = 0.0
-    b1: Any = 0.00125
-    b2: Any = 0.05
+    angle: Knob = 0.0
+    b1: Knob = 0.00125
+    b2: Knob = 0.05
 
-    family: ClassVar[str] = "DoubleIntegrator"
-    dimensions: ClassVar[tuple[str, ...]] = ()
-    gains: ClassVar[tuple[str, ...]] = ()
-    horizon: ClassVar[int] = 300
-    action_limit: ClassVar[float | None] = None
-    ranges: ClassVar[Mapping[str, Any]] = {"p": {"uniform": [0.5, 1.0]}}
-    constant_input: ClassVar[bool] = True
-    one_row_each: ClassVar[bool] = False
+    family = "DoubleIntegrator"
+    dimensions = ()
+    horizon = 300
+    action_limit = None
+    ranges: ClassVar = {"p": {"uniform": [0.5, 1.0]}}
+    constant_input = True
+    one_row_each = False
 
     @property
-    def state_dim(self) -> int:
+    def state_dim(self):
         """2."""
         return 2
 
     @property
-    def action_dim(self) -> int:
+    def action_dim(self):
         """1."""
         return 1
 
@@ -63,11 +64,11 @@ class DoubleIntegrator(quadratic.Geometry):
         """G(x_1, x_2; angle) x."""
         return jnp.stack(rotate(x[0], x[1], self.angle))
 
-    def input_norm(self) -> float:
+    def input_norm(self):
         """|B|₂."""
         return float(np.hypot(float(self.b1), float(self.b2)))
 
-    def noise_order(self) -> tuple[int, ...]:
+    def noise_order(self):
         """Both states."""
         return (0, 1)
 
@@ -76,14 +77,14 @@ class DoubleIntegrator(quadratic.Geometry):
         cls,
         p: float = 1.0,
         *,
-        A: Any = ((1.0, 0.05), (0.0, 1.10)),
+        A: Sequence[ArrayLike] = ((1.0, 0.05), (0.0, 1.10)),
         b1: float = 0.00125,
         b2: float = 0.05,
-        Q: Any = (5.0, 1.0),
-        R: Any = 0.05,
+        Q: ArrayLike = (5.0, 1.0),
+        R: ArrayLike = 0.05,
         gamma: float = 0.99,
-        Sigma: Any = 0.0025,
-        dtype: Any = None,
+        Sigma: ArrayLike = 0.0025,
+        dtype: DTypeLike | None = None,
     ) -> quadratic.QuadraticGaussian:
         """Build s' = A s + p B a + w with V* of the discounted Riccati equation
 
@@ -103,16 +104,16 @@ class DoubleIntegrator(quadratic.Geometry):
         hard double integrator.
         """
         p = inputs.number("p", p, 0.0, 1.0, low_open=True)
-        gamma = inputs.number("gamma", gamma, 0.0, 1.0, low_open=True, high_open=True)
+        gamma = inputs.discount("gamma", gamma)
         b = np.array([inputs.number("b1", b1), inputs.number("b2", b2)])[:, None]
-        A = np.stack([inputs.vector(f"A[{i}]", row, 2) for i, row in enumerate(A)])
-        if A.shape != (2, 2) or np.linalg.det(A) <= 0.0:
+        rows = np.stack([inputs.vector(f"A[{i}]", row, 2) for i, row in enumerate(A)])
+        if rows.shape != (2, 2) or np.linalg.det(rows) <= 0.0:
             raise InputError("A: expected two rows with positive determinant")
         Q, R = inputs.positive_definite("Q", np.asarray(Q), 2), inputs.positive_definite("R", R, 1)
         root = np.sqrt(gamma)
         try:
             P = scipy.linalg.solve_discrete_are(
-                root * A, root * p * b, linalg.to_full(Q), linalg.to_full(R)
+                root * rows, root * p * b, linalg.to_full(Q), linalg.to_full(R)
             )
         except np.linalg.LinAlgError as error:
             raise InputError(
@@ -120,7 +121,7 @@ class DoubleIntegrator(quadratic.Geometry):
             ) from None
         P = 0.5 * (P + P.T)
         M = np.linalg.inv(P) / gamma + p**2 * b @ b.T / float(R[0])
-        S = linalg.inverse_sqrt_spd(0.5 * (M + M.T)) @ A
+        S = linalg.inverse_sqrt_spd(0.5 * (M + M.T)) @ rows
         S = S @ linalg.inverse_sqrt_spd(P - linalg.to_full(Q))
         return quadratic.build(
             cls(angle=float(np.arctan2(S[1, 0], S[0, 0])), b1=float(b1), b2=float(b2)),
@@ -131,7 +132,7 @@ class DoubleIntegrator(quadratic.Geometry):
         """Position and velocity."""
         return "phase plane", {}
 
-    def initial_law(self, dtype: Any = None) -> InitialLaw:
+    def initial_law(self, dtype=None):
         """s_0 ~ N((1, 0), 0.25 I)."""
         return Normal(
             mean=jnp.asarray(np.array([1.0, 0.0]), dtype), std=jnp.asarray(np.full(2, 0.5), dtype)

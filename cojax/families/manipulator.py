@@ -8,16 +8,16 @@ these are two of the paper authors' further systems.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from cojax import quadratic
-from cojax.initial import Fixed, InitialLaw
+from cojax.geometry import Knob
+from cojax.initial import Fixed
 from cojax.linalg import rotate, rotate_chain
+from cojax.quadratic import Geometry
 
 
 class Setting(NamedTuple):
@@ -38,7 +38,7 @@ SETTINGS = {
 
 
 @struct.dataclass
-class Manipulator(quadratic.Geometry):
+class Manipulator(Geometry):
     """Geometry of the manipulator. Radians, radians a second, seconds.
 
     Attributes:
@@ -49,28 +49,28 @@ class Manipulator(quadratic.Geometry):
         n: joints.
     """
 
-    joint_gain: Any = 0.35
-    gravity_gain: Any = 0.5
-    coupling_gain: Any = 0.30
-    dt: Any = 0.05
+    joint_gain: Knob = 0.35
+    gravity_gain: Knob = 0.5
+    coupling_gain: Knob = 0.30
+    dt: Knob = 0.05
     n: int = struct.field(pytree_node=False, default=2)
 
-    family: ClassVar[str] = "Manipulator"
-    dimensions: ClassVar[tuple[str, ...]] = ("n",)
-    gains: ClassVar[tuple[str, ...]] = ("joint_gain", "gravity_gain", "coupling_gain")
-    horizon: ClassVar[int] = 320
-    action_limit: ClassVar[float | None] = None
-    ranges: ClassVar[Mapping[str, Any]] = {**quadratic.Geometry.ranges, "n": {"choice": [2, 3]}}
-    constant_input: ClassVar[bool] = True
-    one_row_each: ClassVar[bool] = True
+    family = "Manipulator"
+    dimensions = ("n",)
+    gains = ("joint_gain", "gravity_gain", "coupling_gain")
+    horizon = 320
+    action_limit = None
+    ranges: ClassVar = {**Geometry.ranges, "n": {"choice": [2, 3]}}
+    constant_input = True
+    one_row_each = True
 
     @property
-    def state_dim(self) -> int:
+    def state_dim(self):
         """2n."""
         return 2 * self.n
 
     @property
-    def action_dim(self) -> int:
+    def action_dim(self):
         """n."""
         return self.n
 
@@ -90,11 +90,11 @@ class Manipulator(quadratic.Geometry):
         coupling = self.coupling_gain * jnp.tanh(theta[1:] - theta[:-1])
         return jnp.concatenate([x_theta, rotate_chain(x_omega, coupling)])
 
-    def input_norm(self) -> float:
+    def input_norm(self):
         """|g|₂ = dt."""
         return abs(float(self.dt))
 
-    def noise_order(self) -> tuple[int, ...]:
+    def noise_order(self):
         """Velocities, then angles."""
         return (*range(self.n, 2 * self.n), *range(self.n))
 
@@ -110,7 +110,7 @@ class Manipulator(quadratic.Geometry):
         """Links, angles first."""
         return "arm", {"n": self.n, "interleaved": False}
 
-    def initial_law(self, dtype: Any = None) -> InitialLaw:
+    def initial_law(self, dtype=None):
         """At rest, at the authors' angles (for other n, those of 3 joints repeated)."""
         start = np.resize(SETTINGS.get(self.n, SETTINGS[3]).start, self.n)
         return Fixed(jnp.asarray(np.concatenate([start, np.zeros(self.n)]), dtype))

@@ -8,16 +8,17 @@ this order, G(x, y; φ), G(v⁽⁰⁾, ω⁽⁰⁾; α tanh(κ v⁽⁰⁾ω⁽�
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from cojax import errors, inputs, linalg, quadratic
-from cojax.initial import InitialLaw, Ring
+from cojax import errors, linalg
+from cojax.geometry import Knob
+from cojax.initial import Ring
 from cojax.linalg import rotate
+from cojax.quadratic import Geometry
 
 
 class Preset(NamedTuple):
@@ -41,7 +42,7 @@ PRESETS = {
 
 
 @struct.dataclass
-class NVDEx(quadratic.Geometry):
+class NVDEx(Geometry):
     """Geometry of K vehicle modules. Positions in metres, angles in radians, τ in seconds.
 
     Attributes:
@@ -53,22 +54,23 @@ class NVDEx(quadratic.Geometry):
         r_v, r_omega: depths of the chains of v and ω.
     """
 
-    alpha: Any = 0.04
-    kappa: Any = 0.2
-    alpha_xy: Any = 0.3
-    tau: Any = 0.1
+    alpha: Knob = 0.04
+    kappa: Knob = 0.2
+    alpha_xy: Knob = 0.3
+    tau: Knob = 0.1
     K: int = struct.field(pytree_node=False, default=1)
     r_v: int = struct.field(pytree_node=False, default=1)
     r_omega: int = struct.field(pytree_node=False, default=1)
 
-    family: ClassVar[str] = "NVDEx"
-    dimensions: ClassVar[tuple[str, ...]] = ("K", "r_v", "r_omega")
-    gains: ClassVar[tuple[str, ...]] = ("alpha", "alpha_xy")  # of the rotations
-    horizon: ClassVar[int] = 700
-    positive: ClassVar[tuple[str, ...]] = ("tau",)
-    target: ClassVar[str | None] = "rho_target"
-    target_check: ClassVar[str] = "spectral_radius"
-    ranges: ClassVar[Mapping[str, Any]] = {
+    family = "NVDEx"
+    dimensions = ("K", "r_v", "r_omega")
+    settings = ("preset",)
+    gains = ("alpha", "alpha_xy")  # of the rotations
+    horizon = 700
+    positive = ("tau",)
+    target = "rho_target"
+    target_check = "spectral_radius"
+    ranges: ClassVar = {
         "p": {"uniform": [0.4, 1.0]},
         "alpha": {"uniform": [0.02, 0.1]},
         "kappa": {"uniform": [0.1, 0.4]},
@@ -76,8 +78,8 @@ class NVDEx(quadratic.Geometry):
         "rho_target": {"uniform": [1.001, 1.005]},
         "Sigma": {"std": {"log_uniform": [1e-3, 3e-2]}, "correlation": 0.0},
     }
-    constant_input: ClassVar[bool] = True
-    one_row_each: ClassVar[bool] = True
+    constant_input = True
+    one_row_each = True
 
     @property
     def module_dim(self) -> int:
@@ -85,12 +87,12 @@ class NVDEx(quadratic.Geometry):
         return 3 + self.r_v + self.r_omega
 
     @property
-    def state_dim(self) -> int:
+    def state_dim(self):
         """K (3 + r_v + r_ω)."""
         return self.K * self.module_dim
 
     @property
-    def action_dim(self) -> int:
+    def action_dim(self):
         """2K."""
         return 2 * self.K
 
@@ -120,117 +122,39 @@ class NVDEx(quadratic.Geometry):
         parts[1], parts[w] = rotate(parts[1], parts[w], cross)
         return jnp.stack(parts, axis=1).reshape(-1)
 
-    def input_norm(self) -> float:
+    def input_norm(self):
         """|G|₂ = τ."""
         return abs(float(self.tau))
 
-    def noise_order(self) -> tuple[int, ...]:
+    def noise_order(self):
         """The chains of every module, then the poses."""
         rows = np.arange(self.state_dim).reshape(self.K, -1)
         return tuple(int(i) for i in np.concatenate([rows[:, 3:].ravel(), rows[:, :3].ravel()]))
 
     @classmethod
-    def build(
-        cls,
-        K: int = 1,
-        p: float | None = None,
-        *,
-        preset: str = "easy",
-        r_v: int = 1,
-        r_omega: int = 1,
-        tau: float = 0.1,
-        P: Any = None,
-        Q: Any = None,
-        R: Any = 0.4,
-        gamma: float = 0.99,
-        Sigma: Any = None,
-        alpha: float | None = None,
-        kappa: float | None = None,
-        alpha_xy: float = 0.3,
-        rho_target: float | None = None,
-        parameterization: quadratic.Parameterization = "metric",
-        dtype: Any = None,
-    ) -> quadratic.QuadraticGaussian:
-        """Build K vehicle modules; what is not given comes from one of the authors' presets.
-
-        With a spectral radius ``rho_target`` (the preset's, unless Q is given) R is scaled by 0.6
-        until ϱ_base = ϱ(H^{-1/2}P^{1/2}) > 1.01 ϱ_target, and Q = βP with
-        β = 1 - (ϱ_target/ϱ_base)², so that the drift at the origin has exactly that radius.
-
-        Args:
-            K: modules, >= 1.
-            p: control strength in (0, 1].
-            preset: "easy", "medium", "hard" or "insane".
-            r_v, r_omega: depths of the velocity chains, >= 1.
-            tau: sampling step, > 0.
-            P: value matrix, by default weights 2 on poses and 1 on velocities.
-            Q: state cost; given, R is taken as it is and ``rho_target`` must be absent.
-            R: control cost, before scaling where ``rho_target`` applies.
-            gamma: discount in (0, 1).
-            Sigma: noise covariance; by default the preset's variances.
-            alpha, kappa, alpha_xy: rotation gains of the equations above.
-            rho_target: spectral radius of the uncontrolled system at the origin.
-            parameterization: "metric" (MN, the paper's) or "sqrt" (SR).
-            dtype: float32 or float64; by default what JAX computes in.
-
-        Raises ValueError, one line, for anything unusable.
+    def defaults(cls, **given):
+        """As the authors have it in one of their presets, ``easy`` unless told: p, knobs, noise and
+        ``rho_target``; weights 2 on poses and 1 on velocities, R = 0.4 I before it is scaled.
         """
-        K, r_v = inputs.whole("K", K, 1), inputs.whole("r_v", r_v, 1)
-        r_omega = inputs.whole("r_omega", r_omega, 1)
-        tau = inputs.number("tau", tau, 0.0, low_open=True)
-        defaults = PRESETS[errors.one_of("preset", preset, PRESETS)]
-        knobs = {
-            "alpha": defaults.alpha if alpha is None else alpha,
-            "kappa": defaults.kappa if kappa is None else kappa,
-            "alpha_xy": alpha_xy,
+        preset = PRESETS[errors.one_of("preset", given.get("preset", "easy"), PRESETS)]
+        chains = given["r_v"], given["r_omega"]
+        sigmas = (preset.sigma_pose, preset.sigma_v, preset.sigma_w)
+        values = preset._asdict()
+        return {
+            "P": np.tile(np.repeat([2.0, 1.0], [3, sum(chains)]), given["K"]),
+            "R": 0.4,
+            "Sigma": np.tile(np.repeat(sigmas, (3, *chains)), given["K"]),
+            **{name: values[name] for name in ("p", "alpha", "kappa", "rho_target")},
         }
-        knobs = {name: inputs.number(name, value) for name, value in knobs.items()}
-        geometry = cls(K=K, r_v=r_v, r_omega=r_omega, tau=tau, **knobs)
-        p = inputs.number("p", defaults.p if p is None else p, 0.0, 1.0, low_open=True)
-        gamma = inputs.number("gamma", gamma, 0.0, 1.0, low_open=True, high_open=True)
-        if P is None:
-            P = np.tile(np.r_[[2.0] * 3, [1.0] * (r_v + r_omega)], K)
-        if Sigma is None:
-            sigma_v, sigma_w = [defaults.sigma_v] * r_v, [defaults.sigma_w] * r_omega
-            Sigma = np.tile(np.r_[[defaults.sigma_pose] * 3, sigma_v, sigma_w], K)
-        if Q is not None and rho_target is not None:
-            raise errors.InputError(
-                "rho_target: expected none where Q is given, since it chooses Q"
-            )
-        if Q is None:
-            target = defaults.rho_target if rho_target is None else rho_target
-            target = inputs.number("rho_target", target, 0.0, low_open=True)
-            P = inputs.positive_definite("P", P, geometry.state_dim)
-            R = inputs.positive_definite("R", R, geometry.action_dim)
-            R, beta = geometry.tune(P, R, gamma=gamma, p=p, target=target)
-            Q = beta * P
-        return quadratic.build(
-            geometry,
-            P=P,
-            Q=Q,
-            R=R,
-            gamma=gamma,
-            p=p,
-            Sigma=Sigma,
-            parameterization=parameterization,
-            dtype=dtype,
-        )
-
-    @classmethod
-    def aimed_at(cls, options):
-        """The spectral radius: that of the options or of their preset, unless they give Q."""
-        if options.get("Q") is not None:
-            return None
-        given = options.get("rho_target")
-        return PRESETS[options.get("preset", "easy")].rho_target if given is None else float(given)
 
     def tune(self, P, R, *, gamma, p, target):
-        """R scaled and β = 1 - (ϱ_target/ϱ_base)² such that ϱ(A_0) = ϱ_target (paper, Section
-        VI-C). Raises ValueError where no scale of R reaches the target.
+        """R scaled by 0.6 until ϱ_base = ϱ(H^{-1/2}P^{1/2}) > 1.01 ϱ_target, and
+        β = 1 - (ϱ_target/ϱ_base)²: the drift at the origin has that radius (paper, Section VI-C).
+        Raises ValueError where no scale of R reaches the target.
         """
         P_full, P_root = linalg.to_full(P), linalg.to_full(linalg.sqrt_psd(P))
         for _ in range(60):
-            D = quadratic.constant_D(self, p, linalg.inverse_spd(R))
+            D = self.constant_D(p, linalg.inverse_spd(R))
             M = np.linalg.inv(P_full) / gamma + linalg.to_full(D)
             base = float(np.abs(np.linalg.eigvals(linalg.sqrt_psd(M) @ P_root)).max())
             if base > 1.01 * target:
@@ -249,7 +173,7 @@ class NVDEx(quadratic.Geometry):
         """The preset: the third word of what ships."""
         return next((word for word in id.split("-")[2:3] if word.isalpha()), "")
 
-    def initial_law(self, dtype: Any = None) -> InitialLaw:
+    def initial_law(self, dtype=None):
         """The authors' law: a ring of radius 0.12, φ ~ N(0, 0.06²), v and ω ~ N(0, 0.05²)."""
         return Ring(
             radius=jnp.asarray(0.12, dtype),

@@ -8,20 +8,20 @@ read from right to left. One of the paper authors' further systems. S has no lim
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from cojax import quadratic
-from cojax.initial import Fixed, InitialLaw
+from cojax.geometry import Knob
+from cojax.initial import Fixed
 from cojax.linalg import rotate
+from cojax.quadratic import Geometry
 
 
 @struct.dataclass
-class PointMass(quadratic.Geometry):
+class PointMass(Geometry):
     """Geometry of the point mass. Metres, seconds.
 
     Attributes:
@@ -30,29 +30,29 @@ class PointMass(quadratic.Geometry):
         dt: sampling step.
     """
 
-    drive_gain: Any = 0.25
-    turn_gain: Any = 0.20
-    dt: Any = 0.08
+    drive_gain: Knob = 0.25
+    turn_gain: Knob = 0.20
+    dt: Knob = 0.08
 
-    family: ClassVar[str] = "PointMass"
-    dimensions: ClassVar[tuple[str, ...]] = ()
-    gains: ClassVar[tuple[str, ...]] = ("drive_gain", "turn_gain")
-    horizon: ClassVar[int] = 280
-    action_limit: ClassVar[float | None] = None
-    ranges: ClassVar[Mapping[str, Any]] = {
-        **quadratic.Geometry.ranges,
+    family = "PointMass"
+    dimensions = ()
+    gains = ("drive_gain", "turn_gain")
+    horizon = 280
+    action_limit = None
+    ranges: ClassVar = {
+        **Geometry.ranges,
         "drive_gain": {"uniform": [0.0, 0.4]},
     }
-    constant_input: ClassVar[bool] = True
-    one_row_each: ClassVar[bool] = True
+    constant_input = True
+    one_row_each = True
 
     @property
-    def state_dim(self) -> int:
+    def state_dim(self):
         """4."""
         return 4
 
     @property
-    def action_dim(self) -> int:
+    def action_dim(self):
         """2."""
         return 2
 
@@ -74,11 +74,11 @@ class PointMass(quadratic.Geometry):
         x2, x3 = rotate(x2, x3, self.turn_gain * jnp.tanh(v[0] * v[1]))
         return jnp.stack([x0, x1, x2, x3])
 
-    def input_norm(self) -> float:
+    def input_norm(self):
         """|g|₂ = dt."""
         return abs(float(self.dt))
 
-    def noise_order(self) -> tuple[int, ...]:
+    def noise_order(self):
         """Velocities, then positions."""
         return (2, 3, 0, 1)
 
@@ -92,6 +92,6 @@ class PointMass(quadratic.Geometry):
         """A mass in the plane."""
         return "mass", {}
 
-    def initial_law(self, dtype: Any = None) -> InitialLaw:
+    def initial_law(self, dtype=None):
         """s_0 = (4, -3, 0, 0)."""
         return Fixed(jnp.asarray(np.array([4.0, -3.0, 0.0, 0.0]), dtype))

@@ -7,21 +7,21 @@ read from right to left; g = dt on the rows of v and ω. One of the paper author
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from cojax import quadratic
-from cojax.initial import Fixed, InitialLaw
+from cojax.geometry import Knob
+from cojax.initial import Fixed
 from cojax.linalg import rotate
 from cojax.noise import scatter
+from cojax.quadratic import Geometry
 
 
 @struct.dataclass
-class Unicycle(quadratic.Geometry):
+class Unicycle(Geometry):
     """Geometry of the unicycle. Metres, radians, seconds.
 
     Attributes:
@@ -30,29 +30,29 @@ class Unicycle(quadratic.Geometry):
         dt: sampling step.
     """
 
-    drive_gain: Any = 0.28
-    turn_gain: Any = 0.25
-    dt: Any = 0.1
+    drive_gain: Knob = 0.28
+    turn_gain: Knob = 0.25
+    dt: Knob = 0.1
 
-    family: ClassVar[str] = "Unicycle"
-    dimensions: ClassVar[tuple[str, ...]] = ()
-    gains: ClassVar[tuple[str, ...]] = ("drive_gain", "turn_gain")
-    horizon: ClassVar[int] = 300
-    action_limit: ClassVar[float | None] = None
-    ranges: ClassVar[Mapping[str, Any]] = {
-        **quadratic.Geometry.ranges,
+    family = "Unicycle"
+    dimensions = ()
+    gains = ("drive_gain", "turn_gain")
+    horizon = 300
+    action_limit = None
+    ranges: ClassVar = {
+        **Geometry.ranges,
         "drive_gain": {"uniform": [0.0, 0.4]},
     }
-    constant_input: ClassVar[bool] = True
-    one_row_each: ClassVar[bool] = True
+    constant_input = True
+    one_row_each = True
 
     @property
-    def state_dim(self) -> int:
+    def state_dim(self):
         """5."""
         return 5
 
     @property
-    def action_dim(self) -> int:
+    def action_dim(self):
         """2."""
         return 2
 
@@ -73,11 +73,11 @@ class Unicycle(quadratic.Geometry):
         x3, x4 = rotate(x3, x[4], self.turn_gain * jnp.tanh(1.5 * s[3] * s[4]))
         return jnp.stack([x0, x1, x[2], x3, x4])
 
-    def input_norm(self) -> float:
+    def input_norm(self):
         """|g|₂ = dt."""
         return abs(float(self.dt))
 
-    def noise_order(self) -> tuple[int, ...]:
+    def noise_order(self):
         """Velocities, then pose."""
         return (3, 4, 0, 1, 2)
 
@@ -91,6 +91,6 @@ class Unicycle(quadratic.Geometry):
         """One vehicle."""
         return "vehicles", {"num": 1, "module_dim": 5}
 
-    def initial_law(self, dtype: Any = None) -> InitialLaw:
+    def initial_law(self, dtype=None):
         """s_0 = (3, -2, 0.6, 0, 0)."""
         return Fixed(jnp.asarray(np.array([3.0, -2.0, 0.6, 0.0, 0.0]), dtype))

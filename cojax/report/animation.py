@@ -191,7 +191,7 @@ def _program(players: Any, num_steps: int, own: Any, params: Any, key: jax.Array
             return total, (s, jnp.where(step.alive, step.action, 0.0), step.alive)
 
         _, (states, actions, alive) = scan_trial(
-            partial(act, policy_params), params, key, num_steps, observe, None
+            partial(act, policy_params), params, key, num_steps, observe=observe, total=None
         )
         states = jnp.concatenate([s0[None], states])
         return states, actions, jax.vmap(system.value)(states), alive
