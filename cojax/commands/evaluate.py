@@ -65,7 +65,7 @@ def evaluate(
     from cojax.errors import InputError
     from cojax.evaluation import evaluate as run
     from cojax.evaluation import provenance
-    from cojax.evaluation.checkpoints import load_sb3, policy_from_text, sb3_algorithm
+    from cojax.named_policies import load_sb3, policy_from_text, sb3_algorithm
     from cojax.fixtures import load_fixture
     from cojax.io import files, json_text
     from cojax.report import printing

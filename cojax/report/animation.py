@@ -19,7 +19,7 @@ import numpy as np
 from cojax import inputs, streams
 from cojax.envs import EnvParams
 from cojax.errors import InputError
-from cojax.evaluation.checkpoints import policy_from_text
+from cojax.named_policies import policy_from_text
 from cojax.evaluation.diagnosis import members
 from cojax.evaluation.members import player
 from cojax.evaluation.named_systems import named_systems, scope
