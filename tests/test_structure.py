@@ -92,7 +92,9 @@ def test_own_modules_are_imported_at_the_top():
         part_ = PACKAGE / name
         for path in part_.rglob("*.py") if part_.is_dir() else [part_]:
             tree = ast.parse(path.read_text("utf-8"))
-            inside = [n for f in ast.walk(tree) if isinstance(f, ast.FunctionDef) for n in ast.walk(f)]
+            inside = [
+                n for f in ast.walk(tree) if isinstance(f, ast.FunctionDef) for n in ast.walk(f)
+            ]
             lazy += [
                 f"{path.name}:{node.lineno}" for node in inside
                 if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("cojax")

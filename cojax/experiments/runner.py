@@ -14,7 +14,6 @@ from cojax.agents import load_policy, prepare, save_policy
 from cojax.agents.training import check
 from cojax.envs import CommonStreams, ConverseEnv
 from cojax.evaluation import Evaluation, provenance
-from cojax.named_policies import policy_from_text
 from cojax.evaluation.evaluator import group_by_shape
 from cojax.evaluation.result import METRICS
 from cojax.experiments.config import Algorithm, Experiment, load_experiment
@@ -33,6 +32,7 @@ from cojax.io.resume import (
     settle,
     unfinished,
 )
+from cojax.named_policies import policy_from_text
 from cojax.policy import Policy
 
 if TYPE_CHECKING:
