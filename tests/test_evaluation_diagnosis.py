@@ -13,8 +13,9 @@ from cojax.agents import off_policy, on_policy, replay, sac, td3
 from cojax.agents.networks import forward
 from cojax.envs import ConverseEnv
 from cojax.evaluation import diagnose
-from cojax.evaluation.diagnosis import exact_gradients, members, summary
+from cojax.evaluation.diagnosis import exact_gradients, summary
 from cojax.evaluation.learning_curve import RelativeGap, TrialGaps
+from cojax.evaluation.members import singles
 from cojax.initial import Fixed
 from cojax.policy import Policy
 from cojax.report.animation import animate
@@ -186,7 +187,7 @@ def test_chart_and_table(run, tmp_path):
 
 
 def test_bad_input_is_one_line(run):
-    assert [m.name for m in members(run.policy)] == [f"{run.algorithm} (seed {i})" for i in (0, 1)]
+    assert [m.name for m in singles(run.policy)] == [f"{run.algorithm} (seed {i})" for i in (0, 1)]
     for call, words in (
         (lambda: run.agent(), "expected seed=0 … 1, got None"),
         (lambda: run.agent(seed=2), "expected seed=0 … 1, got 2"),

@@ -18,8 +18,8 @@ from cojax.cli import main
 from cojax.envs import CommonStreams
 from cojax.errors import InputError
 from cojax.evaluation import evaluate, host_policy
-from cojax.evaluation.checkpoints import sb3_algorithm
 from cojax.evaluation.references import dithered_oracle
+from cojax.named_policies import sb3_algorithm
 from cojax.policy import Policy
 from cojax.report.animation import animate
 

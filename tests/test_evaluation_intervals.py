@@ -5,9 +5,8 @@ import pytest
 from scipy import stats
 
 from cojax.evaluation import intervals
-from cojax.evaluation.crossed import Resampled, Student
+from cojax.evaluation.crossed import Resampled, Student, counts
 from cojax.evaluation.intervals import METHODS, difference, interval_of_mean, interval_over_seeds
-from cojax.evaluation.resampling import counts
 
 
 @pytest.mark.parametrize(("method", "scipys"), [("percentile", "percentile"), ("bca", "BCa")])

@@ -25,7 +25,9 @@ FLOORS = [  # each may import what stands below it
     {"trials"},
     {"fixtures"},
     {"registration"},
-    {"agents", "evaluation"},
+    {"evaluation"},
+    {"agents"},
+    {"named_policies"},
     {"report"},
     {"studies"},
     {"experiments", "sweeps"},
@@ -91,6 +93,33 @@ def test_learners_cannot_see_the_oracle():
     hidden = {"system", "oracle", "quadratic", "families", "fixtures", "evaluation"}
     for path in (PACKAGE / "agents").rglob("*.py"):
         assert not imports(path) & hidden, path.name
+
+
+def test_statistics_print_nothing():
+    """Nor does anything that measures know of tables, figures and pages, or of learners."""
+    shown = {"report", "commands", "cli", "agents", "named_policies"}
+    for path in (PACKAGE / "evaluation").rglob("*.py"):
+        assert not imports(path) & shown, path.name
+        words = {node.id for node in ast.walk(ast.parse(path.read_text("utf-8")))
+                 if isinstance(node, ast.Name)}  # fmt: skip
+        assert "print" not in words, path.name
+
+
+def test_own_modules_are_imported_at_the_top():
+    """But for the two packages of the command line, whose loading must stay light."""
+    lazy = []
+    for name in ("evaluation", "report", "named_policies.py"):
+        part_ = PACKAGE / name
+        for path in part_.rglob("*.py") if part_.is_dir() else [part_]:
+            tree = ast.parse(path.read_text("utf-8"))
+            inside = [
+                n for f in ast.walk(tree) if isinstance(f, ast.FunctionDef) for n in ast.walk(f)
+            ]
+            lazy += [
+                f"{path.name}:{node.lineno}" for node in inside
+                if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("cojax")
+            ]  # fmt: skip
+    assert lazy == []
 
 
 TEXT = {"open", "read_text", "write_text"}

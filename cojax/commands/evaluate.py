@@ -65,9 +65,9 @@ def evaluate(
     from cojax.errors import InputError
     from cojax.evaluation import evaluate as run
     from cojax.evaluation import provenance
-    from cojax.evaluation.checkpoints import load_sb3, policy_from_text, sb3_algorithm
     from cojax.fixtures import load_fixture
     from cojax.io import files, json_text
+    from cojax.named_policies import load_sb3, policy_from_text, sb3_algorithm
     from cojax.report import printing
 
     if chart is not None and (len(fixtures) != 1 or models):
@@ -110,11 +110,12 @@ def _draw(
     policies: list[Any], fixture: Any, trials: int, root: int, steps: int | None, path: str
 ) -> None:
     """Where the gap of each policy arises, every member of a population for itself."""
-    from cojax.evaluation.diagnosis import diagnose, members
+    from cojax.evaluation.diagnosis import diagnose
+    from cojax.evaluation.members import singles
     from cojax.report.figures import diagnosis_figure
 
     options: dict[str, Any] = {"num_trials": trials, "num_steps": steps, "root": root}
-    alone = [one for policy in policies for one in members(policy)]
+    alone = [one for policy in policies for one in singles(policy)]
     diagnosis_figure([diagnose(one, fixture, **options) for one in alone], path)
 
 

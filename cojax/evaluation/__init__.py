@@ -9,8 +9,8 @@ from cojax.evaluation.aggregates import (
     probability_of_improvement,
     scores,
 )
+from cojax.evaluation.control_variates import estimator_efficiency
 from cojax.evaluation.diagnosis import Diagnosis, diagnose
-from cojax.evaluation.efficiency import estimator_efficiency
 from cojax.evaluation.evaluator import evaluate
 from cojax.evaluation.host import HostPolicy, host_policy
 from cojax.evaluation.intervals import tolerance_interval

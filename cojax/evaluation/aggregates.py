@@ -13,24 +13,31 @@ from a score of 1, is another thing than the gap to V* measured here, and is not
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from scipy import stats
 
 from cojax import errors
 from cojax.errors import InputError
-from cojax.evaluation.crossed import Student
+from cojax.evaluation.crossed import Student, draw_seeds, runs_of_resampled_trials
 from cojax.evaluation.intervals import CONFIDENCE, Interval, difference
-from cojax.evaluation.resampling import draw_seeds, runs_of_resampled_trials
-from cojax.evaluation.result import WORST, Evaluation
+from cojax.evaluation.result import WORST, Evaluation, cell_of
+from cojax.types import Float, Row
 
 NUM_RESAMPLES = 2000
+Runs = Float[np.ndarray, "*batch F S"]
+Statistic = Float[np.ndarray | np.floating, "*batch"]
+Scores = Float[np.ndarray, "F S N"]
+Floors = float | Float[np.ndarray, "F"]
 
 
-def scores(evaluation: Evaluation, metric: str = "relative_suboptimality") -> dict[str, np.ndarray]:
-    """Scores of each policy of an ``evaluation``, (F, S, N).
+def scores(
+    evaluation: Evaluation, metric: str = "relative_suboptimality"
+) -> dict[str, Float[np.ndarray, "F S N"]]:
+    """Scores of each policy of an ``evaluation``.
 
     Policies of several settings are named "policy (k)". Metrics for which more is better change
     sign. Raises ValueError for an unknown metric.
@@ -44,50 +51,51 @@ def scores(evaluation: Evaluation, metric: str = "relative_suboptimality") -> di
     return out
 
 
-def floors(evaluation: Evaluation, metric: str = "relative_suboptimality") -> np.ndarray:
-    """Resolution floors of the fixtures of an ``evaluation`` in the units of a metric, (F,).
+def floors(evaluation: Evaluation, metric: str = "relative_suboptimality") -> Float[np.ndarray, F]:
+    """Resolution floors of the fixtures of an ``evaluation`` in the units of a metric.
 
     No difference within them is claimed; 0 where a fixture has no certificate. Raises ValueError
     for an unknown metric.
     """
     errors.one_of("metric", metric, WORST)
-    found = np.array(
-        [floor or 0.0 for floor in evaluation.floors or [None] * len(evaluation.fixtures)]
-    )
+    values = evaluation.trials["optimal_value"]
+    given = evaluation.floors or [None] * len(evaluation.fixtures)
+    return np.array([in_units_of(metric, *pair) for pair in zip(given, values, strict=True)])
+
+
+def in_units_of(metric: str, floor: float | None, optimal_value: npt.ArrayLike) -> float:
+    """The resolution floor of a fixture, a fraction of V*, in the units of a metric."""
+    floor = floor or 0.0
     if metric.startswith("relative") or metric == "paper_optgap":
-        return found
-    return found * evaluation.trials["optimal_value"].mean(axis=(1, 2))
+        return floor
+    return floor * float(np.mean(optimal_value))
 
 
 # --- statistics of a table of runs, (…, F, S) -> (…) ---------------------------------------------
 
 
-def mean(runs: np.ndarray) -> np.ndarray:
+def mean(runs: Runs) -> Statistic:
     """Mean over fixtures and seeds; +inf where a run failed."""
-    return np.mean(_flat(runs), axis=-1)
+    return np.mean(runs.reshape(*runs.shape[:-2], -1), axis=-1)
 
 
-def median(runs: np.ndarray) -> np.ndarray:
+def median(runs: Runs) -> Statistic:
     """Median over fixtures of the mean over seeds."""
     return np.median(np.mean(runs, axis=-1), axis=-1)
 
 
-def iqm(runs: np.ndarray) -> np.ndarray:
+def iqm(runs: Runs) -> Statistic:
     """Mean of the middle half of all runs: a quarter, rounded down, is cut at either end."""
-    ordered = np.sort(_flat(runs), axis=-1)
+    ordered = np.sort(runs.reshape(*runs.shape[:-2], -1), axis=-1)
     cut = ordered.shape[-1] // 4
     return np.mean(ordered[..., cut : ordered.shape[-1] - cut], axis=-1)
 
 
-STATISTICS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "mean": mean,
-    "median": median,
-    "iqm": iqm,
-}
+STATISTICS: dict[str, Callable[[Runs], Statistic]] = {"mean": mean, "median": median, "iqm": iqm}
 
 
 def aggregate(
-    x: np.ndarray,
+    x: Scores,
     statistic: str = "iqm",
     *,
     confidence: float = CONFIDENCE,
@@ -119,10 +127,12 @@ def aggregate(
         parts = (function(drawn(runs)) if S > 1 else value, function(over_trials))
         if not all(np.isfinite(part).all() for part in parts):
             return _percentiles(value, function(drawn(over_trials)), confidence)
+    v = np.var(runs[np.isfinite(runs).all(axis=1)], axis=1)
+    freedom = float(v.sum() ** 2 / np.sum(v**2 / (S - 1))) if v.any() else S - 1.0
     found = Student(
         mean=value,
         seeds=np.array([np.var(parts[0]) * S / (S - 1)] if S > 1 else []),
-        sizes=np.array([1.0 + _freedom(runs)] if S > 1 else []),
+        sizes=np.array([1.0 + freedom] if S > 1 else []),
         trials=float(np.var(parts[1]) * N / (N - 1)) if N > 1 else 0.0,
         cells=0.0,
         num_trials=N,
@@ -130,18 +140,11 @@ def aggregate(
     return Interval(*map(np.asarray, (value, *found.interval(confidence))))
 
 
-def _freedom(runs: np.ndarray) -> float:
-    """Satterthwaite's, of the variance over seeds of the fixtures where no run failed."""
-    S = runs.shape[1]
-    v = np.var(runs[np.isfinite(runs).all(axis=1)], axis=1)
-    return float(v.sum() ** 2 / np.sum(v**2 / (S - 1))) if v.any() else S - 1.0
-
-
 def performance_profile(
-    x: np.ndarray,
-    thresholds: Any,
+    x: Scores,
+    thresholds: npt.ArrayLike,
     *,
-    floor: Any = 0.0,
+    floor: Floors = 0.0,
     confidence: float = CONFIDENCE,
     num_resamples: int = NUM_RESAMPLES,
     seed: int = 0,
@@ -165,8 +168,7 @@ def performance_profile(
     floor = _floors(floor, len(x))[:, None]
     tau = np.atleast_1d(np.asarray(thresholds, np.float64))
 
-    def within(runs: np.ndarray) -> np.ndarray:
-        """For each τ, (…, τ, F, S)."""
+    def within(runs):  # for each τ, (…, τ, F, S)
         runs = np.where((runs > 0.0) & (runs <= floor), floor, runs)
         return runs[..., None, :, :] <= tau[:, None, None]
 
@@ -180,10 +182,10 @@ def performance_profile(
 
 
 def probability_of_improvement(
-    x: np.ndarray,
-    y: np.ndarray,
+    x: Scores,
+    y: Scores,
     *,
-    floor: Any = 0.0,
+    floor: Floors = 0.0,
     confidence: float = CONFIDENCE,
     num_resamples: int = NUM_RESAMPLES,
     seed: int = 0,
@@ -214,8 +216,15 @@ def probability_of_improvement(
     (F, S, _), T = x.shape, y.shape[1]
     floor = _floors(floor, F)[:, None, None]
     ours, theirs = (runs_of_resampled_trials(side, num_resamples, seed) for side in (x, y))
-    of_trials = np.var(_improvement(ours, theirs, floor).mean(axis=-1))
-    found = _improvement(x.mean(axis=-1), y.mean(axis=-1), floor)  # (F,)
+
+    def improvement(x, y):  # by fixture, of runs (…, F, S) and (…, F, S')
+        a, b = x[..., :, None], y[..., None, :]
+        with np.errstate(invalid="ignore"):
+            tie = (a == b) | (np.abs(a - b) <= floor)
+        return np.mean(np.where(tie, 0.5, a < b), axis=(-2, -1))
+
+    of_trials = np.var(improvement(ours, theirs).mean(axis=-1))
+    found = improvement(x.mean(axis=-1), y.mean(axis=-1))
     fewest = min(S, T)
     pi = (found * fewest + 1.0) / (fewest + 2.0)
     more = 0.5 * (S + T) - 1.0
@@ -224,20 +233,12 @@ def probability_of_improvement(
     return _wilson(found.mean(), pi.mean(), variance, confidence)
 
 
-def _improvement(x: np.ndarray, y: np.ndarray, floor: np.ndarray) -> np.ndarray:
-    """By fixture, of runs (…, F, S) and (…, F, S')."""
-    a, b = x[..., :, None], y[..., None, :]
-    with np.errstate(invalid="ignore"):
-        tie = (a == b) | (np.abs(a - b) <= floor)
-    return np.mean(np.where(tie, 0.5, a < b), axis=(-2, -1))
-
-
 # --- comparisons ---------------------------------------------------------------------------------
 
 
 def pairwise(
     evaluation: Evaluation, metric: str = "suboptimality", *, confidence: float = CONFIDENCE
-) -> list[dict[str, Any]]:
+) -> list[Row]:
     """Every pair of policies on every fixture, paired by trial, with Holm's correction.
 
     Args:
@@ -254,25 +255,33 @@ def pairwise(
     difference in means.
     """
     table = scores(evaluation, metric)
-    names = list(table)
     rows = []
-    floor = floors(evaluation, metric)
-    for f, fixture in enumerate(evaluation.fixtures):
-        for i, first in enumerate(names):
-            for second in names[i + 1 :]:
-                row: dict[str, Any] = {"fixture": fixture, "first": first, "second": second}
-                row["metric"] = metric
-                row.update(compare_pair(table[first][f], table[second][f], confidence))
-                row["floor"] = float(floor[f])
-                rows.append(row)
-    corrected = holm([row["p"] for row in rows])
-    for row, p in zip(rows, corrected, strict=True):
+    for f, floor in enumerate(floors(evaluation, metric)):
+        for first, second in itertools.combinations(table, 2):
+            row: Row = {"fixture": evaluation.fixtures[f], "first": first, "second": second}
+            row["metric"] = metric
+            row |= compare_pair(table[first][f], table[second][f], confidence)
+            rows.append(row | {"floor": float(floor)})
+    return judged(rows, confidence)
+
+
+def judged(rows: list[Row], confidence: float = CONFIDENCE) -> list[Row]:
+    """Rows of :func:`compare_pair` with a ``floor``: corrected p-values and verdicts join them."""
+    for row, p in zip(rows, holm([row["p"] for row in rows]), strict=True):
         row["p_corrected"] = p
-        row["verdict"] = verdict(row, 1.0 - confidence)
+        difference = row["difference"]["mean"]
+        if abs(difference) <= row["floor"]:
+            row["verdict"] = "≤ floor"
+        elif not p <= 1.0 - confidence or np.isnan(difference):
+            row["verdict"] = "no difference"
+        else:
+            row["verdict"] = "first better" if difference < 0 else "second better"
     return rows
 
 
-def compare_pair(x: np.ndarray, y: np.ndarray, confidence: float = CONFIDENCE) -> dict[str, Any]:
+def compare_pair(
+    x: Float[np.ndarray, "S N"], y: Float[np.ndarray, "R N"], confidence: float = CONFIDENCE
+) -> Row:
     """The difference x - y of scores (S, N) and (S', N) on one fixture, seeds being the sample.
 
     Interval and p-value are those of :func:`~cojax.evaluation.intervals.difference`. With failures
@@ -282,25 +291,22 @@ def compare_pair(x: np.ndarray, y: np.ndarray, confidence: float = CONFIDENCE) -
     """
     ok = np.isfinite(x), np.isfinite(y)
     failures = tuple(int(np.sum(~z)) for z in ok)
-    row: dict[str, Any] = {"failures": failures, "num_seeds": (len(x), len(y))}
+    row: Row = {"failures": failures, "num_seeds": (len(x), len(y))}
+    options = {"confidence": confidence, "num_resamples": NUM_RESAMPLES}
     if not any(failures):
-        interval, p = difference(x, y, confidence=confidence, num_resamples=NUM_RESAMPLES)
-        row["difference"] = _cell(*interval)
-        return {**row, "p": p, **pairing(x, y)}
-    shares, p = difference(~ok[0], ~ok[1], confidence=confidence, num_resamples=NUM_RESAMPLES)
+        interval, p = difference(x, y, **options)
+        return {**row, "difference": cell_of(*interval), "p": p, **pairing(x, y)}
+    shares, p = difference(~ok[0], ~ok[1], **options)
     if len(x) == len(y) == 1:
-        p = _mcnemar(ok[0][0], ok[1][0])
+        only = [int(np.sum(fails & meets)) for fails, meets in ((~ok[0], ok[1]), (~ok[1], ok[0]))]
+        p = float(stats.binomtest(only[0], sum(only)).pvalue) if any(only) else 1.0
     mean = np.sign(shares.mean) * np.inf if shares.mean != 0.0 else np.nan
     sure = p <= 1.0 - confidence
-    row["difference"] = _cell(mean, mean if sure else -np.inf, mean if sure else np.inf)
-    return {**row, "p": p}
+    ends = (mean, mean) if sure else (-np.inf, np.inf)
+    return {**row, "difference": cell_of(mean, *ends), "p": p}
 
 
-def _cell(mean: Any, low: Any, high: Any) -> dict[str, float]:
-    return {"mean": float(mean), "low": float(low), "high": float(high)}
-
-
-def pairing(x: np.ndarray, y: np.ndarray) -> dict[str, float | None]:
+def pairing(x: Float[np.ndarray, "S N"], y: Float[np.ndarray, "R N"]) -> dict[str, float | None]:
     """Correlation over trials of two policies' scores, and (var x + var y)/var(x - y)."""
     a, b = x.mean(axis=0), y.mean(axis=0)
     variances = a.var(), b.var(), (a - b).var()
@@ -323,19 +329,7 @@ def holm(p: list[float]) -> list[float]:
     return [float(value) for value in corrected]
 
 
-def _mcnemar(x_ok: np.ndarray, y_ok: np.ndarray) -> float:
-    """McNemar's exact test of which of two policies fails in more trials."""
-    only_x, only_y = int(np.sum(~x_ok & y_ok)), int(np.sum(x_ok & ~y_ok))
-    if only_x + only_y == 0:
-        return 1.0
-    return float(stats.binomtest(only_x, only_x + only_y).pvalue)
-
-
 # --- parts ---------------------------------------------------------------------------------------
-
-
-def _flat(runs: np.ndarray) -> np.ndarray:
-    return runs.reshape(*runs.shape[:-2], -1)
 
 
 def _checked(x: np.ndarray) -> np.ndarray:
@@ -347,7 +341,7 @@ def _checked(x: np.ndarray) -> np.ndarray:
     return x
 
 
-def _floors(floor: Any, F: int) -> np.ndarray:
+def _floors(floor: Floors, F: int) -> np.ndarray:
     floor = np.asarray(floor, np.float64)
     if floor.shape not in ((), (F,)) or not (floor >= 0.0).all():
         raise InputError(f"floor: expected one number >= 0, or {F}, got {floor}")
@@ -362,7 +356,7 @@ def _percentiles(value: float, resampled: np.ndarray, confidence: float) -> Inte
     return Interval(np.asarray(value), low, high)
 
 
-def _wilson(share: Any, drawn: Any, variance: Any, confidence: float) -> Interval:
+def _wilson(share, drawn, variance, confidence: float) -> Interval:
     """Wilson's interval of a share, as if of ``drawn (1 - drawn)/variance`` independent runs."""
     z2 = stats.norm.ppf(0.5 * (1.0 + confidence)) ** 2
     n = drawn * (1.0 - drawn) / variance
@@ -371,13 +365,3 @@ def _wilson(share: Any, drawn: Any, variance: Any, confidence: float) -> Interva
     return Interval(
         np.asarray(share), np.clip(middle - half, 0.0, share), np.clip(middle + half, share, 1.0)
     )
-
-
-def verdict(row: dict[str, Any], level: float = 0.05) -> str:
-    """What a comparison says: first or second better, no difference, or within the floor."""
-    difference = row["difference"]["mean"]
-    if abs(difference) <= row["floor"]:
-        return "≤ floor"
-    if not row["p_corrected"] <= level or np.isnan(difference):
-        return "no difference"
-    return "first better" if difference < 0 else "second better"

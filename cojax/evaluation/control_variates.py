@@ -20,13 +20,16 @@ intervals cover 95.3% and 95.0%; with β fitted to all trials they covered 92.5%
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from cojax.envs import EnvParams
+from cojax.evaluation.aggregates import scores
+from cojax.evaluation.intervals import interval_over_seeds
+from cojax.evaluation.result import CONTROLLED, Evaluation
+from cojax.types import Array, Float, PRNGKeyArray, Row
 
 TRIALS_EACH = 8  # trials that a variate has to have, or fewer variates are used
 DRAWS = 512  # of the initial law for each trial, for the mean of functions of s_0
@@ -34,7 +37,9 @@ FOLDS = 8
 _BLOCK = 64  # trials
 
 
-def features(s0: jax.Array, value: jax.Array, products: str) -> jax.Array:
+def features(
+    s0: Float[Array, "*batch d"], value: Float[Array, "*batch"], products: str
+) -> Float[Array, "*batch p"]:
     """Functions of initial states (…, d) with V*(s_0) (…), to (…, p): coordinates and their
     products ("all"), coordinates and squares ("squares"), or V*(s_0) alone ("value").
     """
@@ -47,8 +52,13 @@ def features(s0: jax.Array, value: jax.Array, products: str) -> jax.Array:
 
 
 def centred_features(
-    params: EnvParams, s0: np.ndarray, starts: Any, products: str, root: jax.Array
-) -> np.ndarray:
+    params: EnvParams,
+    s0: Float[np.ndarray, "N d"],
+    starts: Float[Array, "k d"] | None,
+    *,
+    products: str,
+    root: PRNGKeyArray,
+) -> Float[np.ndarray, "N p"]:
     """φ(s_0) - E φ(s_0) of each trial, (N, p), with mean zero.
 
     Over the initial law, every trial subtracts the mean over 512 draws of its own: exactly mean
@@ -70,7 +80,7 @@ def centred_features(
 
 
 @partial(jax.jit, static_argnums=(0,))
-def _mean_features(products: str, params: EnvParams, keys: jax.Array) -> jax.Array:
+def _mean_features(products: str, params: EnvParams, keys: PRNGKeyArray) -> Array:
     def one(key):
         s0 = params.initial_state.sample(key)
         return features(s0, params.system.value(s0), products)
@@ -88,8 +98,11 @@ def choose(num_trials: int, dim: int) -> str | None:
 
 
 def controlled(
-    gap: np.ndarray, noise: np.ndarray, martingale: np.ndarray, initial: np.ndarray
-) -> np.ndarray:
+    gap: Float[np.ndarray, N],
+    noise: Float[np.ndarray, "N q"],
+    martingale: Float[np.ndarray, N],
+    initial: Float[np.ndarray, "N p"],
+) -> Float[np.ndarray, N]:
     """Values x̃ of one policy on one fixture, (N,), from its gaps (N,), L and X (N, 2d), M (N,) and
     centred functions of s_0 (N, p). A gap that is not finite leaves them all as they are.
     """
@@ -109,13 +122,16 @@ def controlled(
 
 
 def control(
-    raw: dict[str, np.ndarray], params: list[EnvParams], starts: Any, root: jax.Array
-) -> np.ndarray:
+    raw: dict[str, np.ndarray],
+    params: list[EnvParams],
+    starts: Float[Array, "k d"] | None,
+    root: PRNGKeyArray,
+) -> Float[np.ndarray, "F M N"]:
     """x̃ of all fixtures and members, (F, M, N), from the program's sums ``raw``."""
     gap = raw["advantage"]
     F, M, N = gap.shape
     out = gap.copy()
-    dim = raw["initial_state"].shape[-1]
+    dim = raw["initial_state"].shape[1]
     products = choose(N, dim)
     if products is None:
         return out
@@ -123,9 +139,59 @@ def control(
     martingale = cost + raw["final_discount"] * raw["final_value"] - value - gap
     for f in range(F):
         initial = centred_features(
-            params[f], raw["initial_state"][f], starts, products, jax.random.fold_in(root, f)
+            params[f],
+            raw["initial_state"][f].T,
+            starts,
+            products=products,
+            root=jax.random.fold_in(root, f),
         )
         for m in range(M):
             noise = raw["controls"][f, :, m].T if products != "value" else np.zeros((N, 0))
             out[f, m] = controlled(gap[f, m], noise, martingale[f, m], initial)
     return out
+
+
+def estimator_efficiency(evaluation: Evaluation, share: float = 0.05) -> list[Row]:
+    """How many trials each estimator of the gap needs for one interval width.
+
+    The width is ± ``share`` of the advantage-exact mean, so N = (1.96 sd/(share · mean))², with
+    the sd over trials of each estimator, its square averaged over seeds; ``ratio`` is
+    tail-corrected over advantage-exact. ``agree``: the interval of the paired difference of these
+    two holds 0. An evaluation with ``controls`` also has ``controlled``, the advantage-exact one
+    with control variates, ``controlled_ratio``, tail-corrected over it, and ``controlled_agree``.
+    Policies with failures or without a gap are left out.
+    """
+    table = scores(evaluation, "suboptimality")
+    others = {
+        "advantage_exact": table,
+        "tail_corrected": scores(evaluation, "tail_corrected"),
+        "return_difference": scores(evaluation, "coupled_regret"),
+    }
+    if CONTROLLED in evaluation.trials:
+        others["controlled"] = {
+            name: evaluation.trials[CONTROLLED][:, members]
+            for name, members in zip(table, evaluation.populations().values(), strict=True)
+        }
+
+    def agree(x, y):  # whether the interval of the paired difference of (S, N) scores holds 0
+        low, high = interval_over_seeds(x - y)[1:]
+        return bool(low <= 0.0 <= high)
+
+    rows = []
+    for f, fixture in enumerate(evaluation.fixtures):
+        for policy, exact in table.items():
+            mean_gap = float(exact[f].mean())
+            if not np.isfinite(exact[f]).all() or mean_gap <= 0.0:
+                continue
+            row: Row = {"fixture": fixture, "policy": policy, "mean": mean_gap}
+            for name, estimates in others.items():
+                variance = float(np.mean(estimates[policy][f].var(axis=1, ddof=1)))
+                row[name] = (1.96 / (share * mean_gap)) ** 2 * variance
+            corrected = others["tail_corrected"][policy][f]
+            row["agree"] = agree(corrected, exact[f])
+            row["ratio"] = row["tail_corrected"] / max(row["advantage_exact"], 1e-300)
+            if "controlled" in others:
+                row["controlled_agree"] = agree(corrected, others["controlled"][policy][f])
+                row["controlled_ratio"] = row["tail_corrected"] / max(row["controlled"], 1e-300)
+            rows.append(row)
+    return rows

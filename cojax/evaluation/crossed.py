@@ -18,13 +18,13 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from functools import cached_property, lru_cache
 
 import numpy as np
 from scipy import special
 
-from cojax.evaluation.resampling import counts
+from cojax.types import Float
 
 FEW = 8  # of seeds, or of trials where there is one seed: below, there are too few resamples
 _DEGENERATE = 1e-12  # of the variance: a resample below it has no spread of its own
@@ -105,11 +105,11 @@ class Student(Pivot):
 
     def half(self, tail: float) -> float:
         """Half the width of the interval that leaves out ``tail`` on either side."""
-        of_trials = _quantile(self.num_trials - 1, tail)
+        of_trials = -special.stdtrit(self.num_trials - 1, tail)
         of_seeds, total = 0.0, self.seeds.sum()
         if total > 0.0:
-            separate = np.sum(self.seeds * _quantile(self.sizes - 1, tail)) / total
-            of_seeds = min(_quantile(self.freedom, tail), separate)
+            separate = np.sum(self.seeds * -special.stdtrit(self.sizes - 1, tail)) / total
+            of_seeds = min(-special.stdtrit(self.freedom, tail), separate)
         rest = max(self.trials - self.cells, 0.0)
         mixed = of_seeds * total + (of_trials * rest if rest else 0.0)
         mixed = mixed / np.sqrt(total + rest) if mixed else 0.0
@@ -203,12 +203,51 @@ def pivot(cells: np.ndarray, method: str, num_resamples: int, seed: int) -> Pivo
     return Student.of([cells])
 
 
-def _quantile(freedom, tail: float):
-    """Student's quantile that leaves ``tail`` above it."""
-    return -special.stdtrit(freedom, tail)
-
-
 def _spread(values: np.ndarray, weights: np.ndarray, means: np.ndarray) -> np.ndarray:
     """Variance of the mean of units, in each resample, by their shares of it; 0 of one unit."""
     squares = np.sum((values - means[:, None]) ** 2 * weights, axis=1)
     return squares / max(values.shape[1] - 1, 1) if values.shape[1] > 1 else 0.0 * squares
+
+
+# --- resamples -----------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=8)
+def counts(N: int, num_resamples: int, seed: int) -> Float[np.ndarray, "R N"]:
+    """How often each of N units is drawn in each of R resamples, read-only."""
+    rng = np.random.default_rng(np.random.SeedSequence([seed, N, num_resamples]))
+    result = np.empty((num_resamples, N))
+    block = max(1, 2**22 // N)
+    for first in range(0, num_resamples, block):
+        rows = min(block, num_resamples - first)
+        drawn = rng.integers(0, N, (rows, N), dtype=np.int32) + N * np.arange(rows)[:, None]
+        result[first : first + rows] = np.bincount(drawn.ravel(), minlength=rows * N).reshape(
+            rows, N
+        )
+    result.flags.writeable = False
+    return result
+
+
+def runs_of_resampled_trials(
+    x: Float[np.ndarray, "F S N"], num_resamples: int, seed: int
+) -> Float[np.ndarray, "R F S"]:
+    """Means over resampled trials, the same for all runs; infinite where a failed one was drawn."""
+    F, S, N = x.shape
+    weights = counts(N, num_resamples, seed)
+    finite = np.isfinite(x)
+    runs = weights @ np.where(finite, x, 0.0).reshape(F * S, N).T / N
+    if not finite.all():
+        hit = weights @ (~finite).reshape(F * S, N).T.astype(float) > 0
+        runs = np.where(hit, np.inf, runs)
+    return runs.reshape(num_resamples, F, S)
+
+
+def draw_seeds(
+    shape: tuple[int, int], num_resamples: int, seed: int
+) -> Callable[[np.ndarray], np.ndarray]:
+    """A function that draws seeds within each fixture, from runs ([num_resamples,] F, S)."""
+    F, S = shape
+    rng = np.random.default_rng(np.random.SeedSequence([seed, F, S]))
+    drawn = rng.integers(0, S, (num_resamples, F, S))
+
+    return lambda runs: np.take_along_axis(np.broadcast_to(runs, drawn.shape), drawn, axis=-1)

@@ -17,8 +17,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -26,14 +27,23 @@ import numpy as np
 from cojax import inputs, streams
 from cojax.envs import ConverseEnv, EnvParams
 from cojax.errors import InputError
-from cojax.evaluation.members import player
+from cojax.evaluation.members import jax_policy, player
 from cojax.evaluation.named_systems import named_systems, scope
-from cojax.evaluation.references import ReferencePolicy, parse_policy
+from cojax.evaluation.references import ReferencePolicy
 from cojax.evaluation.rollout import discount
 from cojax.policy import Policy
 from cojax.trials import relative, scan_trial
+from cojax.types import Array, Float, PRNGKeyArray, PyTree, Row
 
 GRADIENT_TRIALS = 64
+
+
+class Critic(Protocol):
+    """What a learner believes: ``apply(params, obs[, action])``, V̂ or Q̂ in units of reward."""
+
+    kind: str  # "V" or "Q"
+    params: PyTree
+    apply: Callable[..., Array]
 
 
 @runtime_checkable
@@ -41,9 +51,9 @@ class Agent(Protocol):
     """What a diagnosis needs of a learner, which ``run.agent(...)`` is."""
 
     policy: Policy
-    critic: Any
-    actor: Any
-    gradients: Callable[[Any, Any, jax.Array, int], Any]
+    critic: Critic
+    actor: PyTree
+    gradients: Callable[[ConverseEnv, EnvParams, PRNGKeyArray, int], PyTree]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,15 +90,15 @@ class Diagnosis:
     value_error: dict[str, float] | None
     q_error: dict[str, float] | None
     gradient: dict[str, float] | None
-    by_region: list[dict[str, Any]]
-    by_time: list[dict[str, Any]]
-    visits: dict[str, np.ndarray] = dataclasses.field(repr=False)
+    by_region: list[Row]
+    by_time: list[Row]
+    visits: dict[str, Float[np.ndarray, "N T"]] = dataclasses.field(repr=False)
 
 
 @streams.pinned()
 def diagnose(
     subject: Agent | Policy | ReferencePolicy | str,
-    params: Any,
+    params: object,
     *,
     num_trials: int = 64,
     num_steps: int | None = None,
@@ -125,71 +135,36 @@ def diagnose(
         raise InputError(f"params: expected one system, got {len(found)}")
     name, env_params = found[0].name, found[0].params
     agent = subject if isinstance(subject, Agent) else None
-    policy = _one_policy(subject if agent is None else agent.policy)
-    horizon = int(env_params.max_steps_in_episode) if num_steps is None else num_steps
-    with scope(env_params):
-        keys = streams.stream_keys(root, num_trials)
-        visits = _visits(policy, agent, env_params, horizon, keys)
-        gradient = None
-        if agent is not None and batches:
-            gradient = _gradient(agent, env_params, horizon, keys, root, batches)
-    return _measured(name, policy.name, agent, visits, gradient, bins)
-
-
-def _one_policy(subject: Any) -> Policy | ReferencePolicy:
-    if isinstance(subject, str):
-        subject = parse_policy(subject)
-    if not isinstance(subject, Policy | ReferencePolicy):
+    policy = jax_policy(
+        subject if agent is None else agent.policy,
+        "subject: expected an agent (run.agent(...)), a policy or the name of a reference",
+    )
+    if isinstance(policy, Policy) and policy.axes:
         raise InputError(
-            "subject: expected an agent (run.agent(...)), a policy or the name of a reference, "
-            f"got {type(subject).__name__}"
-        )
-    if isinstance(subject, Policy) and subject.axes:
-        raise InputError(
-            f"subject: expected one policy, got a population over {list(subject.axes)}; "
+            f"subject: expected one policy, got a population over {list(policy.axes)}; "
             "take policy.member(...)"
         )
-    return subject
-
-
-def members(policy: Policy | ReferencePolicy) -> list[Policy | ReferencePolicy]:
-    """Every policy of a population, named by its place in it; anything else by itself."""
-    if not isinstance(policy, Policy) or not policy.axes:
-        return [policy]
-    shape = np.shape(jax.tree.leaves(policy.params)[0])[: len(policy.axes)]
-    out = []
-    for place in np.ndindex(*shape):
-        at = dict(zip(policy.axes, place, strict=True))
-        label = ", ".join(f"{axis} {i}" for axis, i in at.items())
-        one = policy.member(**at)
-        out.append(dataclasses.replace(one, name=f"{policy.name} ({label})"))
-    return out
-
-
-# --- what is visited -----------------------------------------------------------------------------
-
-
-def _visits(
-    policy: Policy | ReferencePolicy,
-    agent: Agent | None,
-    params: EnvParams,
-    horizon: int,
-    keys: Any,
-) -> dict[str, np.ndarray]:
-    act, own = player(policy, params)
+    horizon = int(env_params.max_steps_in_episode) if num_steps is None else num_steps
     critic = None if agent is None else agent.critic
-    raw = _program(
-        (act, critic and critic.apply, critic and critic.kind, horizon),
-        own,
-        critic and critic.params,
-        params,
-        keys,
-    )
-    return {name: np.asarray(x, np.float64) for name, x in raw.items()}
+    kind, belief = (None, None) if critic is None else (critic.kind, critic.apply)
+    with scope(env_params):
+        keys = streams.stream_keys(root, num_trials)
+        act, own = player(policy, env_params)
+        beliefs = None if critic is None else critic.params
+        raw = _program((act, belief, kind, horizon), own, beliefs, env_params, keys=keys)
+        visits = {label: np.asarray(x, np.float64) for label, x in raw.items()}
+        gradient = None
+        if agent is not None and batches:
+            exact = exact_gradients(agent, env_params, horizon, keys[:GRADIENT_TRIALS])
+            learned = agent.gradients(ConverseEnv(), env_params, streams.root_key(root), batches)
+            gradient = _cosines(exact, _flat(learned))
+    failures = int(visits.pop("failed").sum())
+    tables = _tables(visits, bins)
+    return Diagnosis(name, policy.name, kind, failures, gradient=gradient, visits=visits, **tables)
 
 
 @partial(jax.jit, static_argnums=(0,))
-def _program(static, policy_params, critic_params, params, keys):
+def _program(static, policy_params, critic_params, params, *, keys):
     """Trajectories of all trials, arrays (N, T)."""
     act, critic, kind, horizon = static
     system = params.system
@@ -205,6 +180,7 @@ def _program(static, policy_params, critic_params, params, keys):
             row["v_hat"] = -critic(critic_params, step.s)
         elif kind == "Q":
             row["v_hat"] = row["q_hat"] = -critic(critic_params, step.s, step.action)
+        chex.assert_shape(list(row.values()), ())
         return step.alive, row
 
     def trial(stream):
@@ -224,39 +200,36 @@ def _program(static, policy_params, critic_params, params, keys):
 # --- gradients -----------------------------------------------------------------------------------
 
 
-def _gradient(
-    agent: Agent, params: EnvParams, horizon: int, keys: Any, root: int, batches: int
-) -> dict[str, float]:
-    exact = np.asarray(exact_gradients(agent, params, horizon, keys[:GRADIENT_TRIALS]), np.float64)
+def _cosines(exact: np.ndarray, learned: np.ndarray) -> dict[str, float]:
+    """Of gradients by trial, and by batch, (·, parameters) each."""
     mean = exact.mean(axis=0)
-    learned = agent.gradients(ConverseEnv(), params, streams.root_key(root), batches)
-    learned = _flat(learned)
     cosines = np.array([_cosine(g, mean) for g in learned])
+    halves = [exact[k::2].mean(axis=0) for k in (0, 1)] if len(exact) > 1 else None
     return {
         "cosine": float(cosines.mean()),
         "sd": float(cosines.std()),
         "of_mean": _cosine(learned.mean(axis=0), mean),
-        "reference": _cosine(exact[::2].mean(axis=0), exact[1::2].mean(axis=0))
-        if len(exact) > 1
-        else float("nan"),
-        "batches": batches,
+        "reference": float("nan") if halves is None else _cosine(*halves),
+        "batches": len(learned),
     }
 
 
 @streams.pinned()
-def exact_gradients(agent: Agent, params: EnvParams, num_steps: int, keys: jax.Array) -> np.ndarray:
+def exact_gradients(
+    agent: Agent, params: EnvParams, num_steps: int, keys: PRNGKeyArray
+) -> Float[np.ndarray, "N p"]:
     """∇θ Σ_{k<T} γᵏ A*(s_k, π_θ(s_k)) of each trial at the agent's actor, (N, parameters).
 
     Along the trajectory: s_{k+1} depends on θ through every action before. ``keys`` (N,) are
     stream keys; parameters are in the order of ``jax.tree.leaves``.
     """
-    policy = agent.policy
-    tree = _trial_gradients(policy.apply, num_steps, policy.params, agent.actor, params, keys)
-    return _flat(tree)
+    static = agent.policy.apply, num_steps
+    return _flat(_trial_gradients(static, agent.policy.params, agent.actor, params, keys=keys))
 
 
-@partial(jax.jit, static_argnums=(0, 1))
-def _trial_gradients(apply, num_steps, policy_params, actor, params, keys):
+@partial(jax.jit, static_argnums=(0,))
+def _trial_gradients(static, policy_params, actor, params, *, keys):
+    apply, num_steps = static
     system = params.system
 
     def gap(actor, stream):
@@ -275,7 +248,7 @@ def _trial_gradients(apply, num_steps, policy_params, actor, params, keys):
     return jax.vmap(jax.grad(gap), in_axes=(None, 0))(actor, keys)
 
 
-def _flat(tree: Any) -> np.ndarray:
+def _flat(tree: PyTree) -> np.ndarray:
     """Leaves (N, …) side by side, (N, parameters), float64."""
     leaves = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(tree)]
     return np.concatenate([leaf.reshape(len(leaf), -1) for leaf in leaves], axis=1)
@@ -290,90 +263,72 @@ def _cosine(x: np.ndarray, y: np.ndarray) -> float:
 # --- tables --------------------------------------------------------------------------------------
 
 
-def _measured(
-    fixture: str,
-    policy: str,
-    agent: Agent | None,
-    visits: dict[str, np.ndarray],
-    gradient: dict[str, float] | None,
-    bins: int,
-) -> Diagnosis:
-    failures = int(visits.pop("failed").sum())
-    shape = visits["value"].shape
+def _tables(visits: dict[str, np.ndarray], bins: int) -> Row:
+    """What is measured on all visited states, by region and by time."""
+    steps = np.arange(visits["value"].shape[1])
     alive = visits["weight"] > 0.0
     start = visits["value"][:, 0].sum()
     value = visits["value"][alive]
     ends = np.quantile(value, np.linspace(0.0, 1.0, bins + 1)) if value.size else np.zeros(2)
     region = np.clip(np.searchsorted(ends, visits["value"], "right") - 1, 0, len(ends) - 2)
-    by_region = [
-        {"low": float(ends[i]), "high": float(ends[i + 1]), **cell}
-        for i in range(len(ends) - 1)
-        if (cell := _cell(visits, alive & (region == i), start))
+    regions = [
+        (float(ends[i]), float(ends[i + 1]), alive & (region == i)) for i in range(len(ends) - 1)
     ]
-    by_time = [
-        {"low": int(steps[0]), "high": int(steps[-1]), **cell}
-        for steps in np.array_split(np.arange(shape[1]), min(bins, shape[1]))
-        if (cell := _cell(visits, alive & np.isin(np.arange(shape[1]), steps), start))
+    times = [
+        (int(block[0]), int(block[-1]), alive & np.isin(steps, block))
+        for block in np.array_split(steps, min(bins, len(steps)))
     ]
-    whole = _cell(visits, alive, start)
-    return Diagnosis(
-        fixture=fixture,
-        policy=policy,
-        critic=None if agent is None else agent.critic.kind,
-        failures=failures,
-        relative_gap=whole.get("gap", float("nan")),
-        action_error=whole.get("action_error", float("nan")),
-        value_error=whole.get("value_error"),
-        q_error=whole.get("q_error"),
-        gradient=gradient,
-        by_region=by_region,
-        by_time=by_time,
-        visits=visits,
+    by_region, by_time = (
+        [
+            {"low": low, "high": high, **cell}
+            for low, high, chosen in split
+            if (cell := _cell(visits, chosen, start))
+        ]
+        for split in (regions, times)
     )
+    whole = _cell(visits, alive, start)
+    return {
+        "relative_gap": whole.get("gap", float("nan")),
+        "action_error": whole.get("action_error", float("nan")),
+        "value_error": whole.get("value_error"),
+        "q_error": whole.get("q_error"),
+        "by_region": by_region,
+        "by_time": by_time,
+    }
 
 
-def _cell(visits: dict[str, np.ndarray], chosen: np.ndarray, start: float) -> dict[str, Any]:
+def _cell(visits: dict[str, np.ndarray], chosen: np.ndarray, start: float) -> Row:
     """The meters on some of the visited states; empty where there are none."""
     if not chosen.any():
         return {}
     advantage, value = visits["advantage"][chosen], visits["value"][chosen]
     needed = visits["needed"][chosen].sum()
-    cell: dict[str, Any] = {
+    cell: Row = {
         "visits": int(chosen.sum()),
         "gap": float(relative((visits["weight"][chosen] * advantage).sum(), start)),
         "action_error": float(np.sqrt(relative(advantage.sum(), needed))),
     }
-    for name, exact in (("v_hat", value), ("q_hat", value + advantage)):
+    meters = ("v_hat", "value_error", value), ("q_hat", "q_error", value + advantage)
+    for name, label, exact in meters:
         if name in visits:
             error = relative(np.abs(visits[name][chosen] - exact), exact)
-            ends = _quantiles(error)
-            label = "value_error" if name == "v_hat" else "q_error"
+            with np.errstate(invalid="ignore"):
+                ends = np.quantile(error, [0.1, 0.5, 0.9])
+            if not np.isnan(error).any():  # between infinite errors none can be interpolated
+                ends = np.where(np.isnan(ends), np.inf, ends)
             cell[label] = dict(zip(("low", "median", "high"), map(float, ends), strict=True))
     return cell
 
 
-def _quantiles(error: np.ndarray) -> np.ndarray:
-    """10, 50 and 90%; infinite beside infinite errors, between which none can be interpolated."""
-    with np.errstate(invalid="ignore"):
-        ends = np.quantile(error, [0.1, 0.5, 0.9])
-    return ends if np.isnan(error).any() else np.where(np.isnan(ends), np.inf, ends)
-
-
-def summary(readings: Sequence[Diagnosis]) -> list[dict[str, Any]]:
+def summary(readings: Sequence[Diagnosis]) -> list[Row]:
     """One flat row a reading, for a table: names, gap, errors (medians) and cosines."""
     rows = []
-    for t in readings:
-        row: dict[str, Any] = {
-            "fixture": t.fixture,
-            "policy": t.policy,
-            "failures": t.failures,
-            "relative_gap": t.relative_gap,
-            "action_error": t.action_error,
-        }
+    for reading in readings:
+        names = ("fixture", "policy", "failures", "relative_gap", "action_error")
+        row: Row = {name: getattr(reading, name) for name in names}
         for name in ("value_error", "q_error"):
-            cell = getattr(t, name)
-            row[name] = None if cell is None else cell["median"]
+            row[name] = (getattr(reading, name) or {}).get("median")
         for name in ("cosine", "of_mean", "reference"):
-            row[f"gradient_{name}"] = None if t.gradient is None else t.gradient[name]
+            row[f"gradient_{name}"] = (reading.gradient or {}).get(name)
         rows.append(row)
     return rows

@@ -21,7 +21,6 @@ from cojax import precision, streams
 from cojax.envs import EnvParams
 from cojax.evaluation.evaluator import evaluate
 from cojax.evaluation.intervals import interval_of_mean
-from cojax.evaluation.result import Evaluation
 
 GOLDEN_STREAMS = "28183afd132689dc"
 DITHER = (0.02, 0.05, 0.1)
@@ -57,11 +56,16 @@ def examine() -> list[Finding]:
     with precision.x32():
         vehicle = cojax.make("NVDEx-v0", preset="easy")[1]
         arm = cojax.make("ConverseArm-v0", n=2, p=0.8, seed=7)[1]
-    on_vehicle = evaluate(POLICIES, vehicle, REPEATS * TRIALS, num_steps=NUM_STEPS)
-    on_arm = evaluate(POLICIES, arm, 128, num_steps=NUM_STEPS)
-    for name, result in (("NVDEx", on_vehicle), ("ConverseArm", on_arm)):
-        findings += [_oracle(name, result), _order(name, result)]
-    findings += _known_gaps(vehicle, on_vehicle)
+    on_vehicle = _gaps(vehicle, REPEATS * TRIALS)
+    for name, gaps in (("NVDEx", on_vehicle), ("ConverseArm", _gaps(arm, 128))):
+        findings += _order(name, gaps)
+    for std in DITHER:
+        x = on_vehicle[f"dithered-oracle:{std:g}"]
+        exact = dithered_gap(vehicle, std, NUM_STEPS)
+        allowed = stats.norm.isf(FALSE_ALARM / 2) * x.std(ddof=1) / np.sqrt(x.size)
+        told = f"{x.mean():.6g}", f"{exact:.6g} ± {allowed:.1g}"
+        passed = bool(abs(x.mean() - exact) <= allowed)
+        findings.append(Finding(f"gap of dither {std:g}", *told, passed))
     findings += [_coverage(vehicle, on_vehicle), _against_float64(on_vehicle)]
     seconds = time.perf_counter() - start
     return [*findings, Finding("time", f"{seconds:.0f} s", "under 120 s", seconds < 120.0)]
@@ -105,65 +109,41 @@ def _matrix_products() -> Finding:
     return Finding("matrix products", f"error {relative:.1e}", "at most 2e-06", relative <= 2e-6)
 
 
-def _gaps(result: Evaluation, policy: str) -> np.ndarray:
-    return result.trials["suboptimality"][0, POLICIES.index(policy)]
+def _gaps(params: EnvParams, num_trials: int) -> dict[str, np.ndarray]:
+    """Of every trial, by policy."""
+    gaps = evaluate(POLICIES, params, num_trials, num_steps=NUM_STEPS).trials["suboptimality"][0]
+    return dict(zip(POLICIES, gaps, strict=True))
 
 
-def _oracle(name: str, result: Evaluation) -> Finding:
-    worst = float(_gaps(result, "oracle").max())
-    return Finding(f"oracle on {name}", f"gap {worst:g}", "exactly 0", worst == 0.0)
-
-
-def _order(name: str, result: Evaluation) -> Finding:
+def _order(name: str, gaps: dict[str, np.ndarray]) -> list[Finding]:
+    worst = float(gaps["oracle"].max())
     ladders = (("oracle", *POLICIES[1:4]), ("oracle", *POLICIES[4:]))
-    means = [[float(_gaps(result, policy).mean()) for policy in ladder] for ladder in ladders]
+    means = [[float(gaps[policy].mean()) for policy in ladder] for ladder in ladders]
     passed = all(np.all(np.diff(ladder) > 0.0) for ladder in means)
     found = "; ".join(" < ".join(f"{m:.3g}" for m in ladder) for ladder in means)
-    return Finding(f"order on {name}", found, "increasing: dithered, detuned to zero", passed)
+    return [
+        Finding(f"oracle on {name}", f"gap {worst:g}", "exactly 0", worst == 0.0),
+        Finding(f"order on {name}", found, "increasing: dithered, detuned to zero", passed),
+    ]
 
 
-def _known_gaps(params: EnvParams, result: Evaluation) -> list[Finding]:
-    findings = []
-    for std in DITHER:
-        x = _gaps(result, f"dithered-oracle:{std:g}")
-        exact = dithered_gap(params, std, NUM_STEPS)
-        allowed = stats.norm.isf(FALSE_ALARM / 2) * x.std(ddof=1) / np.sqrt(x.size)
-        findings.append(
-            Finding(
-                f"gap of dither {std:g}",
-                f"{x.mean():.6g}",
-                f"{exact:.6g} ± {allowed:.1g}",
-                bool(abs(x.mean() - exact) <= allowed),
-            )
-        )
-    return findings
-
-
-def _coverage(params: EnvParams, result: Evaluation) -> Finding:
-    x = _gaps(result, "dithered-oracle:0.05").reshape(REPEATS, TRIALS)
+def _coverage(params: EnvParams, gaps: dict[str, np.ndarray]) -> Finding:
+    x = gaps["dithered-oracle:0.05"].reshape(REPEATS, TRIALS)
     exact = dithered_gap(params, 0.05, NUM_STEPS)
     interval = interval_of_mean(x, num_resamples=2000)
     hits = int(np.sum((interval.low <= exact) & (exact <= interval.high)))
     low, high = stats.binom.ppf([FALSE_ALARM / 2, 1 - FALSE_ALARM / 2], REPEATS, 0.95)
-    return Finding(
-        "coverage of 95% intervals",
-        f"{hits} of {REPEATS}, {TRIALS} trials each",
-        f"{low:.0f} to {high:.0f}",
-        bool(low <= hits <= high),
-    )
+    told = f"{hits} of {REPEATS}, {TRIALS} trials each", f"{low:.0f} to {high:.0f}"
+    return Finding("coverage of 95% intervals", *told, bool(low <= hits <= high))
 
 
-def _against_float64(single: Evaluation) -> Finding:
+def _against_float64(gaps: dict[str, np.ndarray]) -> Finding:
     with precision.x64():
         params = cojax.make("NVDEx-v0", preset="easy")[1]
-    double = evaluate(POLICIES, params, 64, num_steps=NUM_STEPS)
-    error = 0.0
-    for policy in POLICIES[1:]:
-        exact = _gaps(double, policy)
-        error = max(error, float(np.max(np.abs(_gaps(single, policy)[:64] - exact) / exact)))
-    return Finding(
-        "float32 against float64",
-        f"{error:.1e} of a gap",
-        "above 0, at most 1e-04",
-        0.0 < error <= 1e-4,
+    exact = _gaps(params, 64)
+    error = max(
+        float(np.max(np.abs(gaps[policy][:64] - exact[policy]) / exact[policy]))
+        for policy in POLICIES[1:]
     )
+    told = f"{error:.1e} of a gap", "above 0, at most 1e-04"
+    return Finding("float32 against float64", *told, 0.0 < error <= 1e-4)

@@ -19,13 +19,13 @@ Source: paper, Section VII, and the performance-difference identity (Kakade and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpy.typing as npt
 
 from cojax import inputs, streams
 from cojax.envs import EnvParams, stack
@@ -41,26 +41,30 @@ from cojax.evaluation.rollout import (
     NONFINITE,
     TERMS,
     Keys,
+    PolicyGroup,
+    Trials,
     run,
     run_on_host,
     trial_keys,
 )
 from cojax.trials import relative
+from cojax.types import Array, Float, PyTree
 
 OPTGAP_EPSILON = 1e-8
 CHUNK = 128  # trials side by side, whatever their number: trial i is the same number in all
+OF_ALL = ("optimal_value", "final_discount", "initial_state")  # alike for all members
 MAX_COMPONENTS = 2**24  # of state in flight; about 1 GB in float32 with what a step needs
 
 
 @streams.pinned()
 def evaluate(
-    policies: Any,
-    params: Any,
+    policies: object,
+    params: object,
     num_trials: int = 256,
     root: int = 0,
     *,
     num_steps: int | None = None,
-    initial_states: Any = None,
+    initial_states: npt.ArrayLike | None = None,
     target: float = 0.1,
     chunk: int | None = None,
     names: Sequence[str] | None = None,
@@ -112,29 +116,32 @@ def evaluate(
     systems = [subject.params for subject in subjects]
     players = gather(policies, len(systems))
     key = streams.root_key(root)
-    parts, dtypes = [], set()
+    trials: dict[str, np.ndarray] = {}
+    dtypes = set()
     for indices in group_by_shape(systems):
-        with scope(systems[indices[0]]):
-            batch = stack([systems[i] for i in indices])
+        singles = [systems[i] for i in indices]
+        with scope(singles[0]):
+            batch = stack(singles)
             require_sound(batch.system)
-            starts = _initial_states(initial_states, batch, num_trials)
-            raw, horizons = _run_group(
-                players, indices, batch, num_trials, key, num_steps, starts, target, chunk, controls
-            )
+            horizons = batch.max_steps_in_episode
+            horizons = horizons if num_steps is None else jnp.full_like(horizons, num_steps)
+            starts = _initial_states(initial_states, batch)
+            meet = partial(Trials, batch, horizons=horizons, target=jnp.float32(target))
+            group = players.program(batch, indices)
+            sizes = {"num_trials": num_trials, "chunk": chunk or _chunk(batch, group[0])}
+            raw = _run_group(group, players, meet, key, starts=starts, controls=controls, **sizes)
             if controls:
-                singles = [systems[i] for i in indices]
                 raw["controlled"] = control(raw, singles, starts, key)
         dtypes.add(str(batch.system.gamma.dtype))
-        parts.append((indices, _trials(raw, players.oracle, len(players.members)), horizons))
-    trials = {
-        name: _by_fixture([(i, t[name]) for i, t, _ in parts], len(systems)) for name in parts[0][1]
-    }
-    horizons = _by_fixture([(i, h) for i, _, h in parts], len(systems))
+        found = _trials(raw, players.oracle, len(players.members))
+        for name, values in {**found, "horizons": np.asarray(horizons)}.items():
+            every = trials.setdefault(name, np.empty((len(systems), *values.shape[1:])))
+            every[indices] = values
     return Evaluation(
         fixtures=tuple(subject.name for subject in subjects),
         members=players.members,
+        horizons=trials.pop("horizons").astype(int),
         trials=trials,
-        horizons=horizons.astype(int),
         root=int(root),
         dtype=", ".join(sorted(dtypes)),
         floors=tuple(subject.floor for subject in subjects),
@@ -142,68 +149,65 @@ def evaluate(
     )
 
 
-def _run_group(
-    players: PolicySet, indices, batch, num_trials, key, num_steps, starts, target, chunk, controls
-) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Systems of one shape, chunk by chunk over trials; arrays (F, M, N) in float64."""
-    system = batch.system
-    groups, group_params = players.program(batch, indices)
+def _chunk(batch: EnvParams, groups: tuple[PolicyGroup, ...]) -> int:
+    """Trials side by side: fewer where memory is short."""
     num_members = sum(group.num_members for group in groups)
-    if chunk is None:
-        chunk = CHUNK
-        while chunk > 8 and len(indices) * num_members * chunk * system.state_dim > MAX_COMPONENTS:
-            chunk //= 2
-    horizons = batch.max_steps_in_episode
-    if num_steps is not None:
-        horizons = jnp.full_like(horizons, num_steps)
-    pieces, on_host, initial = [], [], []
-    again = partial(jax.tree.map, jax.random.clone)  # every program draws the same trials
+    components = len(batch.max_steps_in_episode) * num_members * batch.system.state_dim
+    chunk = CHUNK
+    while chunk > 8 and components * chunk > MAX_COMPONENTS:
+        chunk //= 2
+    return chunk
+
+
+def _run_group(
+    group: tuple[tuple[PolicyGroup, ...], tuple[PyTree, ...]],
+    players: PolicySet,
+    meet: Callable[[Keys, Float[Array, "N d"] | None], Trials],
+    key: PRNGKeyArray,
+    *,
+    starts: Float[Array, "k d"] | None,
+    num_trials: int,
+    chunk: int,
+    controls: bool,
+) -> dict[str, np.ndarray]:
+    """Systems of one shape, chunk by chunk over trials; arrays (F, M, N) in float64."""
+    pieces, on_host = [], []
     for first in range(0, num_trials, chunk):
         # the last chunk is filled up and cut, so that it is the same program
         keys = trial_keys(key, jnp.asarray(first), chunk)
+        own = jax.tree.map(jax.random.clone, keys)  # both programs draw the same trials
         s0 = None if starts is None else starts[(first + np.arange(chunk)) % len(starts)]
-        rest = (s0, horizons, jnp.asarray(target, jnp.float32), controls)
-        piece = run(groups, batch, group_params, again(keys), *rest)
-        pieces.append(jax.tree.map(np.asarray, piece))
-        if controls:
-            initial.append(np.asarray(_first_states(batch, again(keys).initial, s0), np.float64))
+        pieces.append(jax.tree.map(np.asarray, run(*group, meet(keys, s0), controls)))
         if players.hosts:
             few = min(chunk, num_trials - first)  # a call of a host policy may be dear
-            starts_here = None if s0 is None else s0[:few]
-            own = again(keys)
             own = Keys(own.initial[:few], own.roots[:, :few])
-            piece = run_on_host(players.hosts, batch, own, starts_here, *rest[1:])
-            on_host.append(jax.tree.map(np.asarray, piece))
+            hosted = run_on_host(players.hosts, meet(own, s0 if s0 is None else s0[:few]), controls)
+            on_host.append(jax.tree.map(np.asarray, hosted))
     raw = {name: array[..., :num_trials] for name, array in _joined(pieces).items()}
     if on_host:
         hosted = _joined(on_host)
         for name, array in raw.items():
-            if name not in ("optimal_value", "final_discount"):  # one for all members
+            if name not in OF_ALL:
                 both = np.concatenate([array, hosted[name]], axis=-2)
                 raw[name] = both[..., list(players.order), :]
-    if initial:
-        raw["initial_state"] = np.concatenate(initial, axis=1)[:, :num_trials]
-    return raw, np.asarray(horizons)
+    return raw
 
 
-def _joined(pieces: list[dict[str, Any]]) -> dict[str, np.ndarray]:
+def _joined(pieces: list[dict[str, PyTree]]) -> dict[str, np.ndarray]:
     """Chunks side by side along the trials, in float64, each array (F, M or 1, N or 1)."""
     raw = {}
     for name in pieces[0]:
         arrays = [piece[name] for piece in pieces]
         if name == "sums":
-            sums = [np.float64(high) + np.float64(low) for high, low in arrays]
-            joined = np.concatenate(sums, axis=-1)
-            raw.update({term: joined[:, i] for i, term in enumerate(TERMS)})
-            if joined.shape[1] > len(TERMS):
-                raw["controls"] = joined[:, len(TERMS) :]
-        elif name == "final_discount":  # (F,)
-            raw[name] = np.asarray(arrays[0], np.float64)[:, None, None]
-        elif name == "optimal_value":  # (F, N)
-            raw[name] = np.concatenate(arrays, axis=-1, dtype=np.float64)[:, None, :]
-        else:
-            raw[name] = np.concatenate(arrays, axis=-1, dtype=np.float64)
-    return raw
+            arrays = [np.float64(high) + np.float64(low) for high, low in arrays]
+        if name == "final_discount":  # (F,)
+            arrays = [arrays[0][:, None]]
+        raw[name] = np.concatenate(arrays, axis=-1, dtype=np.float64)
+        if raw[name].ndim == 2:
+            raw[name] = raw[name][:, None]
+    sums = raw.pop("sums")
+    raw |= {term: sums[:, i] for i, term in enumerate(TERMS)}
+    return raw | {"controls": sums[:, len(TERMS) :]}
 
 
 def _trials(raw: dict[str, np.ndarray], oracle: int, num_members: int) -> dict[str, np.ndarray]:
@@ -229,37 +233,21 @@ def _trials(raw: dict[str, np.ndarray], oracle: int, num_members: int) -> dict[s
     trials = {name: np.where(failed, WORST[name], metrics[name]) for name in WORST}
     if "controlled" in raw:
         trials[CONTROLLED] = np.where(failed, np.inf, raw["controlled"])
-    trials["optimal_value"] = np.broadcast_to(value, cost.shape)
-    trials["steps"] = raw["steps"]
-    trials["saturated"] = raw["saturated"] / np.maximum(raw["steps"], 1.0)
-    trials["reached"] = raw["reached"]
-    trials["failed"] = failed.astype(np.float64)
-    trials["diverged"] = (raw["status"] == DIVERGED).astype(np.float64)
-    trials["nonfinite"] = (raw["status"] == NONFINITE).astype(np.float64)
-    tail = raw["final_discount"] * raw["final_value"]
-    trials[TAIL] = np.where(failed, np.inf, tail)
+    tail, steps = raw["final_discount"] * raw["final_value"], np.maximum(raw["steps"], 1.0)
+    trials |= {
+        "optimal_value": np.broadcast_to(value, cost.shape),
+        "steps": raw["steps"],
+        "saturated": raw["saturated"] / steps,
+        "reached": raw["reached"],
+        "failed": failed.astype(np.float64),
+        "diverged": (raw["status"] == DIVERGED).astype(np.float64),
+        "nonfinite": (raw["status"] == NONFINITE).astype(np.float64),
+        TAIL: np.where(failed, np.inf, tail),
+    }
     return {name: values[:, :num_members] for name, values in trials.items()}
 
 
-@jax.jit
-def _first_states(batch: EnvParams, keys: jax.Array, starts: jax.Array | None) -> jax.Array:
-    """s_0 of every fixture and trial, (F, N, d)."""
-
-    def one(params):
-        return jax.vmap(params.initial_state.sample)(keys) if starts is None else starts
-
-    return jax.vmap(one)(batch)
-
-
-def _by_fixture(parts: list[tuple[list[int], np.ndarray]], num: int) -> np.ndarray:
-    """Put the fixtures of several groups back in the order they were given."""
-    out = np.empty((num, *parts[0][1].shape[1:]))
-    for indices, values in parts:
-        out[indices] = values
-    return out
-
-
-def _initial_states(states: Any, params: EnvParams, num_trials: int) -> jax.Array | None:
+def _initial_states(states: npt.ArrayLike | None, params: EnvParams) -> Float[Array, "k d"] | None:
     if states is None:
         return None
     array = np.asarray(states)

@@ -7,11 +7,16 @@ import inspect
 import sys
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, TypeGuard
 
 import numpy as np
+import numpy.typing as npt
 
-from cojax.errors import InputError
+from cojax.errors import InputError, one_line
+from cojax.types import Float
+
+if TYPE_CHECKING:
+    import torch
 
 # methods by which objects empty a memory of their own
 MEMORY = ("reset", "reset_state", "reset_hidden", "reset_memory", "init_hidden")
@@ -19,6 +24,9 @@ ADVICE = (
     "trials run side by side; give an object with predict(observations, state, episode_start) -> "
     "(actions, state), as Stable-Baselines3 has it, whose state has a row for each observation"
 )
+
+
+Act = Callable[[np.ndarray], object]  # observations (B, d) -> actions (B, m), checked afterwards
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,16 +41,16 @@ class HostPolicy:
             begin together; row i is the same trial in every call.
     """
 
-    function: Callable[[np.ndarray], Any]
+    function: Act
     name: str
-    begin: Callable[[], Callable[[np.ndarray], Any]] | None = None
+    begin: Callable[[], Act] | None = None
 
     def begun(self) -> HostPolicy:
         """The policy for trials that begin together, its memory empty."""
         return self if self.begin is None else dataclasses.replace(self, function=self.begin())
 
-    def actions(self, obs: np.ndarray, num_actions: int) -> np.ndarray:
-        """Actions (B, m), m = ``num_actions``, at observations ``obs`` (B, d).
+    def actions(self, obs: Float[np.ndarray, "B d"], num_actions: int) -> Float[np.ndarray, "B m"]:
+        """Actions, m = ``num_actions``, at observations.
 
         Both arrays are copies: the function may write into what it is given, and go on using what
         it gave.
@@ -55,10 +63,8 @@ class HostPolicy:
         except InputError as error:
             raise InputError(f"policy {self.name}: {error}") from None
         except Exception as error:
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise InputError(
-                f"policy {self.name}: it failed on observations of shape {obs.shape}: {reason}"
-            ) from error
+            where = f"policy {self.name}: it failed on observations of shape {obs.shape}"
+            raise InputError(f"{where}: {one_line(error)}") from error
         expected = (len(obs), num_actions)
         if actions.shape != expected or actions.dtype.kind not in "iuf":
             raise InputError(
@@ -68,7 +74,7 @@ class HostPolicy:
         return inside(actions, obs.dtype)
 
 
-def inside(actions: np.ndarray, dtype: Any) -> np.ndarray:
+def inside(actions: np.ndarray, dtype: npt.DTypeLike) -> np.ndarray:
     """Finite numbers beyond the range of a float ``dtype`` at its ends, where a cast gives ±inf."""
     largest = np.finfo(dtype).max
     if actions.dtype.kind != "f" or np.finfo(actions.dtype).max <= largest:
@@ -76,7 +82,7 @@ def inside(actions: np.ndarray, dtype: Any) -> np.ndarray:
     return np.where(np.isfinite(actions), np.clip(actions, -largest, largest), actions)
 
 
-def host_policy(value: Any, name: str | None = None, batched: bool = False) -> HostPolicy:
+def host_policy(value: object, name: str | None = None, batched: bool = False) -> HostPolicy:
     """Wrap an object with ``predict``, a module of PyTorch, or a NumPy function.
 
     Args:
@@ -96,34 +102,32 @@ def host_policy(value: Any, name: str | None = None, batched: bool = False) -> H
     """
     own = name or getattr(value, "__name__", type(value).__name__)
     predict = getattr(value, "predict", None)
-    carries = _takes(predict, "state")
-    if is_torch_module(value) and not carries:
-        _refuse_recurrent(value, own)
-        return HostPolicy(_torch(value), own)
-    if not carries:
+    if not _takes(predict, "state"):
         refuse_memory(value, own)
+        if is_torch_module(value):
+            _refuse_recurrent(value, own)
+            return HostPolicy(partial(_torch, value), own)
+    if predict is None and callable(value):
+        return HostPolicy(partial(_whole if batched else _one_by_one, value), own)
     if predict is None:
-        return HostPolicy(_whole(value) if batched else _one_by_one(value), own)
+        raise InputError(f"policy {own}: expected a function, or an object with predict")
     # learned in the [-1, 1] of an adapter: cojax.adapters.gymnasium.ActionBox
     scale = getattr(getattr(value, "action_space", None), "scale", None)
     begin = partial(_predict, predict, scale)
     return HostPolicy(lambda obs: begin()(obs), own, begin)
 
 
-def _predict(predict: Callable[..., Any], scale: Any) -> Callable[[np.ndarray], Any]:
+def _predict(predict: Callable[..., object], scale: npt.ArrayLike | None) -> Act:
     """Observations (B, d) -> actions (B, m), for trials that begin together."""
     fixed = {"deterministic": True} if _takes(predict, "deterministic") else {}
     carries, told = _takes(predict, "state"), _takes(predict, "episode_start")
     state, first = None, True
 
-    def actions(obs: np.ndarray) -> Any:
+    def actions(obs):
         nonlocal state, first
-        options: dict[str, Any] = dict(fixed)
-        if carries:
-            options["state"] = state
-        if told:
-            options["episode_start"] = np.full(len(obs), first)
-        out = predict(obs, **options)
+        own = {"state": state} if carries else {}
+        own |= {"episode_start": np.full(len(obs), first)} if told else {}
+        out = predict(obs, **fixed, **own)
         action, *rest = out if isinstance(out, tuple) else (out,)
         state, first = rest[0] if rest else None, False
         if not (carries or state is None or (isinstance(state, tuple | list | dict) and not state)):
@@ -133,7 +137,7 @@ def _predict(predict: Callable[..., Any], scale: Any) -> Callable[[np.ndarray], 
     return actions
 
 
-def refuse_memory(value: Any, name: str) -> None:
+def refuse_memory(value: object, name: str) -> None:
     """Raise InputError for an object, or a method of one, that has a memory of its own."""
     while isinstance(value, partial):
         value = value.func
@@ -145,9 +149,8 @@ def refuse_memory(value: Any, name: str) -> None:
         )
 
 
-def _refuse_recurrent(module: Any, name: str) -> None:
+def _refuse_recurrent(module: torch.nn.Module, name: str) -> None:
     """Raise InputError for a module of PyTorch with a memory."""
-    refuse_memory(module, name)
     rnn = sys.modules["torch"].nn.modules.rnn
     kinds = ("RNN", "LSTM", "GRU", "RNNCell", "LSTMCell", "GRUCell")
     for layer, part in module.named_modules():
@@ -157,32 +160,28 @@ def _refuse_recurrent(module: Any, name: str) -> None:
             raise InputError(f"policy {name}: it has a recurrent layer ({where}); {ADVICE}")
 
 
-def is_torch_module(value: Any) -> bool:
+def is_torch_module(value: object) -> TypeGuard[torch.nn.Module]:
     """Whether something is a module of PyTorch, without importing PyTorch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.nn.Module)
 
 
-def _torch(module: Any) -> Callable[[np.ndarray], np.ndarray]:
-    """Observations (B, d) -> actions (B, m) of a module of PyTorch; its mode is left as it was."""
+def _torch(module: torch.nn.Module, obs: np.ndarray) -> np.ndarray:
+    """Actions of a module of PyTorch at observations; its mode is left as it was."""
     torch = sys.modules["torch"]
-
-    def actions(obs: np.ndarray) -> np.ndarray:
-        like = next(module.parameters(), None)
-        given = torch.from_numpy(obs)
-        training = module.training
-        module.eval()
-        try:
-            with torch.no_grad():
-                out = module(given if like is None else given.to(like.device, like.dtype))
-        finally:
-            module.train(training)
-        return _alone(out, 2).detach().cpu().numpy()
-
-    return actions
+    like = next(module.parameters(), None)
+    given = torch.from_numpy(obs)
+    training = module.training
+    module.eval()
+    try:
+        with torch.no_grad():
+            out = module(given if like is None else given.to(like.device, like.dtype))
+    finally:
+        module.train(training)
+    return _alone(out, 2).detach().cpu().numpy()
 
 
-def is_host(value: Any) -> bool:
+def is_host(value: object) -> bool:
     """Whether something is meant to run on the host: it has ``predict``, is a module of PyTorch,
     or takes one argument.
     """
@@ -200,27 +199,24 @@ def is_host(value: Any) -> bool:
     return sum(p.kind in positional and p.default is p.empty for p in found) == 1
 
 
-def _whole(function: Callable[[np.ndarray], Any]) -> Callable[[np.ndarray], Any]:
-    return lambda obs: _alone(function(obs), 2)
+def _whole(function: Act, obs: np.ndarray) -> object:
+    return _alone(function(obs), 2)
 
 
-def _one_by_one(function: Callable[[np.ndarray], Any]) -> Callable[[np.ndarray], Any]:
-    def over_batch(obs: np.ndarray) -> np.ndarray:
-        # copies: a function may give the same array every time
-        return np.stack([np.array(_alone(function(one), 1)) for one in obs])
-
-    return over_batch
+def _one_by_one(function: Act, obs: np.ndarray) -> np.ndarray:
+    # copies: a function may give the same array every time
+    return np.stack([np.array(_alone(function(one), 1)) for one in obs])
 
 
-def _alone(out: Any, ndim: int) -> Any:
+def _alone(out, ndim: int):
     """What a function gives, unless it is an action, of ``ndim`` axes, and something beside it."""
     if isinstance(out, tuple) and any(np.ndim(part) >= ndim for part in out):
         raise InputError(f"it gives a tuple of {len(out)} where actions were expected; {ADVICE}")
     return out
 
 
-def _takes(function: Any, name: str) -> bool:
+def _takes(function: object, name: str) -> bool:
     try:
-        return name in inspect.signature(function).parameters
+        return name in inspect.signature(function).parameters  # pyright: ignore
     except (TypeError, ValueError):
         return False

@@ -31,8 +31,8 @@ from scipy import stats
 
 from cojax import errors, inputs
 from cojax.errors import InputError
-from cojax.evaluation.crossed import FEW, Student, pivot
-from cojax.evaluation.resampling import counts
+from cojax.evaluation.crossed import FEW, Student, counts, pivot
+from cojax.types import Float
 
 METHODS = ("percentile", "bca", "studentized")
 SEED_METHODS = ("auto", "studentized", "percentile", "student-t")
@@ -44,13 +44,13 @@ _DEGENERATE = 1e-12  # of a series' variance: a resample below it has no spread 
 class Interval(NamedTuple):
     """A mean and its confidence interval; arrays of one shape."""
 
-    mean: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
+    mean: Float[np.ndarray, "*batch"]
+    low: Float[np.ndarray, "*batch"]
+    high: Float[np.ndarray, "*batch"]
 
 
 def interval_of_mean(
-    values: np.ndarray,
+    values: Float[np.ndarray, "*batch N"],
     *,
     method: str = "studentized",
     confidence: float = CONFIDENCE,
@@ -60,14 +60,13 @@ def interval_of_mean(
     """Mean over the last axis with its bootstrap interval, for every series at once.
 
     Args:
-        values: finite, (..., N): series that are paired along the last axis.
+        values: finite series that are paired along the last axis.
         method: "percentile", "bca" or "studentized".
         confidence: coverage aimed at, in (0, 1).
         num_resamples: bootstrap resamples, >= 1.
         seed: of the resampling; the same seed gives the same interval.
 
-    Returns:
-        Arrays of shape (...). A series that is constant, or of one trial, gives a point.
+    A series that is constant, or of one trial, gives a point.
 
     Raises ValueError for an empty axis, a value that is not finite, or an unknown method.
     """
@@ -80,21 +79,22 @@ def interval_of_mean(
     low, high = mean.copy(), mean.copy()
     if not constant.all():
         deviation = x[~constant] - mean[~constant, None]
-        shift = _shifts(deviation, method, confidence, num_resamples, seed)
+        tail = 0.5 * (1.0 - confidence)
+        shift = _shifts(deviation, tail, method, num_resamples=num_resamples, seed=seed)
         low[~constant] += shift[0]
         high[~constant] += shift[1]
     return Interval(*(array.reshape(lead) for array in (mean, low, high)))
 
 
 def interval_over_seeds(
-    values: np.ndarray,
+    values: Float[np.ndarray, "*batch S N"],
     *,
     method: str = "auto",
     confidence: float = CONFIDENCE,
     num_resamples: int = NUM_RESAMPLES,
     seed: int = 0,
 ) -> Interval:
-    """Mean over training seeds and trials, with the uncertainty of both; values are (..., S, N).
+    """Mean over training seeds and trials, with the uncertainty of both.
 
     Every seed meets the same trials, so seeds and trials are crossed; the variance is that of
     :mod:`cojax.evaluation.crossed`.
@@ -120,15 +120,18 @@ def interval_over_seeds(
         if np.ptp(cells) == 0.0:
             mean[i] = low[i] = high[i] = cells[0, 0]
         elif method == "percentile":
-            low[i], high[i] = _percentiles(cells, confidence, num_resamples, seed)
+            rows = counts(N, num_resamples, seed) / N @ cells.T
+            means = np.sum(rows * counts(S, num_resamples, seed + 1) / S, axis=1)
+            tail = 0.5 * (1.0 - confidence)
+            low[i], high[i] = np.quantile(means, [tail, 1.0 - tail])
         else:
             low[i], high[i] = pivot(cells, method, num_resamples, seed).interval(confidence)
     return Interval(*(array.reshape(lead) for array in (mean, low, high)))
 
 
 def difference(
-    x: np.ndarray,
-    y: np.ndarray,
+    x: Float[np.ndarray, "S N"],
+    y: Float[np.ndarray, "R N"],
     *,
     confidence: float = CONFIDENCE,
     num_resamples: int = NUM_RESAMPLES,
@@ -166,7 +169,7 @@ def difference(
 
 
 def tolerance_interval(
-    values: np.ndarray, share: float = 0.9, confidence: float = CONFIDENCE
+    values: Float[np.ndarray, S], share: float = 0.9, confidence: float = CONFIDENCE
 ) -> tuple[float, float]:
     """An interval that holds a share of all training seeds, with confidence, for normal scores.
 
@@ -184,17 +187,6 @@ def tolerance_interval(
     return float(values.mean() - half), float(values.mean() + half)
 
 
-def _percentiles(
-    cells: np.ndarray, confidence: float, num_resamples: int, seed: int
-) -> tuple[float, float]:
-    S, N = cells.shape
-    rows = counts(N, num_resamples, seed) / N @ cells.T
-    means = np.sum(rows * counts(S, num_resamples, seed + 1) / S, axis=1)
-    tail = 0.5 * (1.0 - confidence)
-    low, high = np.quantile(means, [tail, 1.0 - tail])
-    return float(low), float(high)
-
-
 def _checked(values: np.ndarray, method: str, confidence: float) -> np.ndarray:
     values = np.asarray(values, np.float64)
     errors.one_of("method", method, METHODS)
@@ -207,11 +199,10 @@ def _checked(values: np.ndarray, method: str, confidence: float) -> np.ndarray:
 
 
 def _shifts(
-    deviation: np.ndarray, method: str, confidence: float, num_resamples: int, seed: int
+    deviation: np.ndarray, tail: float, method: str, *, num_resamples: int, seed: int
 ) -> np.ndarray:
     """Ends of the interval minus the mean, (2, series), for series of mean zero, none constant."""
     N = deviation.shape[1]
-    tail = 0.5 * (1.0 - confidence)
     if method == "studentized" and N < FEW:
         return _student(deviation, tail)
     weights = counts(N, num_resamples, seed)

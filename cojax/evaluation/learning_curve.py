@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from cojax import streams, trials
 from cojax.envs import EnvParams
 from cojax.policy import Policy
+from cojax.types import Array, Float, PRNGKeyArray
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,11 +31,33 @@ class TrialGaps:
     root: int = 2
 
     @streams.pinned()
-    def __call__(self, policy: Policy, params: EnvParams, key: jax.Array) -> jax.Array:
+    def __call__(
+        self, policy: Policy, params: EnvParams, key: PRNGKeyArray
+    ) -> Float[Array, "*trials"]:
         """The gaps of one policy on one system; ``key`` is not used, the streams are fixed."""
         del key
-        keys = streams.stream_keys(self.root, self.num_trials)
-        return jax.vmap(lambda k: _gap(policy, params, k, self.num_steps))(keys)
+        system = params.system
+
+        def observe(total, step):
+            discount, gap = total
+            longer = gap + discount * system.excess_cost(step.s, step.action - step.optimum.action)
+            longer = jnp.where(step.alive, longer, jnp.inf)  # also where the value is no number
+            gap = jnp.where(step.k < params.max_steps_in_episode, longer, gap)
+            return (discount * system.gamma, gap), None
+
+        def of(stream):
+            start = (jnp.ones_like(system.gamma), jnp.zeros_like(system.gamma))
+            (_, gap), _ = trials.scan_trial(
+                lambda optimum, s, key: policy(s, key),
+                params,
+                stream,
+                self.num_steps,
+                observe,
+                start,
+            )
+            return trials.relative(gap, system.value(trials.initial_state(params, stream)))
+
+        return jax.vmap(of)(streams.stream_keys(self.root, self.num_trials))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,28 +72,6 @@ class RelativeGap(TrialGaps):
     num_trials: int = 16
     root: int = 1
 
-    def __call__(self, policy: Policy, params: EnvParams, key: jax.Array) -> jax.Array:
+    def __call__(self, policy: Policy, params: EnvParams, key: PRNGKeyArray) -> Float[Array, ""]:
         """The gap of one policy on one system; ``key`` is not used, the streams are fixed."""
         return jnp.mean(super().__call__(policy, params, key))
-
-
-def _gap(policy: Policy, params: EnvParams, stream: jax.Array, num_steps: int) -> jax.Array:
-    system = params.system
-
-    def observe(total, step):
-        discount, gap = total
-        longer = gap + discount * system.excess_cost(step.s, step.action - step.optimum.action)
-        longer = jnp.where(step.alive, longer, jnp.inf)  # also where the value is not a number
-        gap = jnp.where(step.k < params.max_steps_in_episode, longer, gap)
-        return (discount * system.gamma, gap), None
-
-    start = (jnp.ones_like(system.gamma), jnp.zeros_like(system.gamma))
-    (_, gap), _ = trials.scan_trial(
-        lambda optimum, s, key: policy(s, key),
-        params,
-        stream,
-        num_steps,
-        observe=observe,
-        total=start,
-    )
-    return trials.relative(gap, system.value(trials.initial_state(params, stream)))

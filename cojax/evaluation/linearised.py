@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,9 +10,17 @@ from cojax import precision
 from cojax.errors import InputError
 from cojax.fixtures.linear import riccati
 from cojax.system import System
+from cojax.types import Array, Float
 
 
-def linearisation(system: System) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def linearisation(
+    system: System,
+) -> tuple[
+    Float[np.ndarray, "n n"],
+    Float[np.ndarray, "n m"],
+    Float[np.ndarray, "n n"],
+    Float[np.ndarray, "m m"],
+]:
     """A, B, Q, R of s' ≈ A s + B a, c ≈ sᵀQ s + aᵀR a at the origin, in float64.
 
     A comes from central differences of the mean next state over a step of 1e-5, since the SR
@@ -39,8 +45,8 @@ def _linearisation(system: System) -> tuple[jax.Array, ...]:
     return A, B, Q, R
 
 
-def regulator(system: System) -> tuple[np.ndarray, np.ndarray]:
-    """X, (d, d), and K, (m, d), float64: value sᵀX s and action a = -K s of the regulator.
+def regulator(system: System) -> tuple[Float[np.ndarray, "n n"], Float[np.ndarray, "m n"]]:
+    """X and K, float64: value sᵀX s and action a = -K s of the regulator.
 
     X = Q + γAᵀXA - γ²AᵀXB (R + γBᵀXB)⁻¹ BᵀXA,  K = γ (R + γBᵀXB)⁻¹ BᵀXA, with A, B, Q, R of
     :func:`linearisation` (Bertsekas, Dynamic Programming and Optimal Control, vol. 1, sec. 3.1).
@@ -56,15 +62,14 @@ def regulator(system: System) -> tuple[np.ndarray, np.ndarray]:
     return solution
 
 
-def lqr_gain(system: System) -> np.ndarray:
-    """K, shape (m, d), float64: a = -K s is the discounted LQR of a system at the origin.
+def lqr_gain(system: System) -> Float[np.ndarray, "m n"]:
+    """K, float64: a = -K s is the discounted LQR of a system at the origin.
 
-    ``system`` is a :class:`cojax.system.System`; K is that of :func:`regulator`, and ValueError
-    is raised as there.
+    K is that of :func:`regulator`, and ValueError is raised as there.
     """
     return regulator(system)[1]
 
 
-def _to_float64(leaf: Any) -> jax.Array:
+def _to_float64(leaf: Array) -> Array:
     leaf = np.asarray(leaf)
     return jnp.asarray(leaf.astype(np.float64) if leaf.dtype.kind == "f" else leaf)

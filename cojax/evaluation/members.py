@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +18,9 @@ from cojax.evaluation.result import Member
 from cojax.evaluation.rollout import PolicyGroup
 from cojax.policy import Policy
 from cojax.system import Optimum
+from cojax.types import Array, PRNGKeyArray, PyTree
 
+AnyPolicy = Policy | ReferencePolicy | HostPolicy
 AXES = ("fixture", "hyperparameters", "seed")
 
 
@@ -27,11 +28,22 @@ AXES = ("fixture", "hyperparameters", "seed")
 class Plain:
     """A function of (obs, key) as the ``apply`` of a :class:`cojax.policy.Policy`."""
 
-    function: Callable[[jax.Array, jax.Array], jax.Array]
+    function: Callable[[Array, PRNGKeyArray], Array]
 
-    def __call__(self, params: Any, obs: jax.Array, key: jax.Array) -> jax.Array:
+    def __call__(self, params: PyTree, obs: Array, key: PRNGKeyArray) -> Array:
         """Return the function's action."""
         return jnp.asarray(self.function(obs, key))
+
+
+@dataclasses.dataclass(frozen=True)
+class Blind:
+    """A policy's ``apply`` in the form of a reference's ``act``: it does not see the optimum."""
+
+    apply: Callable[[PyTree, Array, PRNGKeyArray], Array]
+
+    def __call__(self, params: PyTree, optimum: Optimum, s: Array, key: PRNGKeyArray) -> Array:
+        """The action at s, (m,)."""
+        return self.apply(params, s, key)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +58,7 @@ class PolicySet:
             by those on the host.
     """
 
-    policies: tuple[Policy | ReferencePolicy | HostPolicy, ...]
+    policies: tuple[AnyPolicy, ...]
     members: tuple[Member, ...]
     oracle: int
     order: tuple[int, ...]
@@ -66,19 +78,19 @@ class PolicySet:
             if isinstance(policy, ReferencePolicy):
                 made = [policy.make_params(one) for one in systems]
                 params = jax.tree.map(lambda *leaves: jnp.stack(leaves)[:, None], *made)
-                group = PolicyGroup(policy.act, True, 1, True)
+                group = PolicyGroup(policy.act, 1, True)
             else:
                 params, count, per_fixture = _expand(policy, indices)
-                group = PolicyGroup(policy.apply, False, count, per_fixture)
+                group = PolicyGroup(Blind(policy.apply), count, per_fixture)
             lead = 2 if group.per_fixture else 1
             one = jax.tree.map(lambda x, k=lead: jax.ShapeDtypeStruct(x.shape[k:], x.dtype), params)
-            check_action(policy.name, group.act, group.sees_optimum, one, systems[0])
+            check_action(policy.name, group.act, one, systems[0])
             groups.append(group)
             group_params.append(params)
         return tuple(groups), tuple(group_params)
 
 
-def gather(policies: Any, num_fixtures: int) -> PolicySet:
+def gather(policies: object, num_fixtures: int) -> PolicySet:
     """Name, check and line up policies.
 
     Raises ValueError for an empty list, an unknown name, something that is no policy, or axes
@@ -107,7 +119,7 @@ def gather(policies: Any, num_fixtures: int) -> PolicySet:
     return PolicySet(tuple(found), tuple(members), oracle, tuple(int(i) for i in places))
 
 
-def _pairs(policies: Any) -> list[tuple[str | None, Any]]:
+def _pairs(policies: object) -> list[tuple[str | None, object]]:
     if isinstance(policies, Mapping):
         return [(str(name), policy) for name, policy in policies.items()]
     if isinstance(policies, list | tuple):
@@ -115,27 +127,45 @@ def _pairs(policies: Any) -> list[tuple[str | None, Any]]:
     return [(None, policies)]
 
 
-def _as_policy(name: str | None, value: Any) -> Policy | ReferencePolicy | HostPolicy:
+def _as_policy(name: str | None, value: object) -> AnyPolicy:
     """A policy from a policy, a reference, a text or a function, under a name if one is given."""
     if isinstance(value, str):
         value = parse_policy(value)
-    if isinstance(value, ReferencePolicy):
-        return value if name is None else dataclasses.replace(value, name=name)
-    if isinstance(value, Policy):
-        return value if name is None else value.replace(name=name)  # pyright: ignore
-    if isinstance(value, HostPolicy):
+    if isinstance(value, AnyPolicy):
         return value if name is None else dataclasses.replace(value, name=name)
     if is_host(value):
         return host_policy(value, name)
     if callable(value):
-        function: Any = value
         own = name or getattr(value, "__name__", type(value).__name__)
         refuse_memory(value, own)
-        return Policy(params=(), apply=Plain(function), name=own)
+        return Policy(params=(), apply=Plain(value), name=own)
     raise InputError(
         "policies: expected a policy, the name of a reference, a JAX function of (obs, key), a "
         f"NumPy function of (obs), or an object with predict; got {type(value).__name__}"
     )
+
+
+def jax_policy(value: object, expected: str) -> Policy | ReferencePolicy:
+    """A policy of JAX, of one member or several, or the reference that a text names.
+
+    Raises InputError, ``expected`` and what it got, for another thing.
+    """
+    value = parse_policy(value) if isinstance(value, str) else value
+    if isinstance(value, Policy | ReferencePolicy):
+        return value
+    raise InputError(f"{expected}, got {type(value).__name__}")
+
+
+def singles(policy: Policy | ReferencePolicy) -> list[Policy | ReferencePolicy]:
+    """Every policy of a population, named by its place in it; anything else by itself."""
+    if not isinstance(policy, Policy) or not policy.axes:
+        return [policy]
+    out = []
+    for place in np.ndindex(*_axis_sizes(policy).values()):
+        at = dict(zip(policy.axes, place, strict=True))
+        label = ", ".join(f"{axis} {i}" for axis, i in at.items())
+        out.append(dataclasses.replace(policy.member(**at), name=f"{policy.name} ({label})"))
+    return out
 
 
 def _distinct(names: list[str]) -> list[str]:
@@ -179,7 +209,7 @@ def _axis_sizes(policy: Policy) -> dict[str, int]:
     return dict(zip(policy.axes, next(iter(shapes)), strict=True))
 
 
-def _expand(policy: Policy, indices: Sequence[int]) -> tuple[Any, int, bool]:
+def _expand(policy: Policy, indices: Sequence[int]) -> tuple[PyTree, int, bool]:
     """Params with leading axes ([fixture,] members), the number of members, and which it is."""
     sizes = _axis_sizes(policy)
     order = [policy.axes.index(axis) for axis in AXES if axis in policy.axes]
@@ -187,63 +217,47 @@ def _expand(policy: Policy, indices: Sequence[int]) -> tuple[Any, int, bool]:
     count = int(np.prod([sizes[axis] for axis in AXES[1:] if axis in sizes], dtype=int))
     lead = len(policy.axes)
 
-    def arrange(leaf: Any) -> jax.Array:
+    def arrange(leaf):
         leaf = jnp.asarray(leaf)
         leaf = jnp.transpose(leaf, (*order, *range(lead, leaf.ndim)))
         rest = leaf.shape[lead:]
         if not per_fixture:
             return leaf.reshape(count, *rest)
-        leaf = leaf.reshape(leaf.shape[0], count, *rest)
-        return leaf[jnp.asarray(indices)]
+        return leaf.reshape(leaf.shape[0], count, *rest)[jnp.asarray(indices)]
 
     return jax.tree.map(arrange, policy.params), count, per_fixture
 
 
-@dataclasses.dataclass(frozen=True)
-class Blind:
-    """A policy's ``apply`` in the form of a reference's ``act``: it does not see the optimum."""
-
-    apply: Callable[..., jax.Array]
-
-    def __call__(self, params: Any, optimum: Optimum, s: jax.Array, key: jax.Array) -> jax.Array:
-        """The action at s, (m,)."""
-        return self.apply(params, s, key)
-
-
-def player(policy: Policy | ReferencePolicy, env_params: EnvParams) -> tuple[Act, Any]:
+def player(policy: Policy | ReferencePolicy, env_params: EnvParams) -> tuple[Act, PyTree]:
     """``(params, optimum, s, key) -> a``, hashable, and params, of one policy on one system.
 
     Raises InputError, one line, where its action is not one of the system.
     """
     if isinstance(policy, ReferencePolicy):
-        own = policy.make_params(env_params)
-        check_action(policy.name, policy.act, True, own, env_params)
-        return policy.act, own
-    check_action(policy.name, policy.apply, False, policy.params, env_params)
-    return Blind(policy.apply), policy.params
+        act, own = policy.act, policy.make_params(env_params)
+    else:
+        act, own = Blind(policy.apply), policy.params
+    check_action(policy.name, act, own, env_params)
+    return act, own
 
 
-def check_action(name: str, act: Any, sees_optimum: bool, params: Any, env_params: Any) -> None:
+def check_action(name: str, act: Act, params: PyTree, env_params: EnvParams) -> None:
     """Refuse a policy whose action for one observation is not a vector of the right length.
 
     ``params`` are those of ``act`` for one system, or their shapes. Raises InputError, one line.
     """
     system = env_params.system
     d, m, dtype = system.state_dim, system.action_dim, system.gamma.dtype
-    obs: Any = jax.ShapeDtypeStruct((d,), dtype)
-    action: Any = jax.ShapeDtypeStruct((m,), dtype)
+    s, a = jnp.zeros(d, dtype), jnp.zeros(m, dtype)
     key = jax.eval_shape(lambda: streams.root_key(0))
-    seen = (Optimum(obs, action, obs), obs) if sees_optimum else (obs,)
     try:
-        found: Any = jax.eval_shape(act, params, *seen, key)
+        found = jax.eval_shape(act, params, Optimum(s, a, s), s, key)
     except (TypeError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise InputError(
             f"policy {name}: it cannot take an observation of shape ({d},): {reason}"
         ) from error
-    if not hasattr(found, "shape"):
-        raise InputError(
-            f"policy {name}: expected an action of shape ({m},), got a {type(found).__name__}"
-        )
-    if found.shape != (m,):
-        raise InputError(f"policy {name}: expected an action of shape ({m},), got {found.shape}")
+    shape = getattr(found, "shape", None)
+    if shape != (m,):
+        got = f"a {type(found).__name__}" if shape is None else shape
+        raise InputError(f"policy {name}: expected an action of shape ({m},), got {got}")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Hashable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from cojax import precision
 from cojax.envs import EnvParams, num_instances, unstack
 from cojax.envs.batching import shape
 from cojax.errors import InputError
+from cojax.fixtures import load_fixture
 
 
 class NamedSystem(NamedTuple):
@@ -23,49 +25,44 @@ class NamedSystem(NamedTuple):
     sha256: str | None  # of the fixture
 
 
-def named_systems(params: Any, names: Sequence[str] | None = None) -> list[NamedSystem]:
+def named_systems(params: object, names: Sequence[str] | None = None) -> list[NamedSystem]:
     """Name and line up systems from params, stacked batches, fixtures, and lists or dicts of them.
 
     Raises ValueError for an empty list, something that is no system, or too few names.
     """
     if isinstance(params, Mapping):
         pairs = [(str(name), value) for name, value in params.items()]
-    elif isinstance(params, list | tuple):
-        pairs = [(None, value) for value in params]
     else:
-        pairs = [(None, params)]
+        pairs = [
+            (None, value) for value in (params if isinstance(params, list | tuple) else [params])
+        ]
     subjects = [subject for name, value in pairs for subject in _named_systems(name, value)]
     if not subjects:
         raise InputError("params: expected at least one system, got an empty list")
-    if names is not None:
-        if len(names) != len(subjects):
-            raise InputError(f"names: expected {len(subjects)} names, got {len(names)}")
-        subjects = [s._replace(name=str(n)) for s, n in zip(subjects, names, strict=True)]
-    labels = [subject.name for subject in subjects]
-    seen: dict[str, int] = {}
+    labels = [subject.name for subject in subjects] if names is None else list(map(str, names))
+    if len(labels) != len(subjects):
+        raise InputError(f"names: expected {len(subjects)} names, got {len(labels)}")
+    seen = collections.Counter()
     out = []
-    for subject in subjects:
-        k = seen[subject.name] = seen.get(subject.name, -1) + 1
-        repeated = labels.count(subject.name) > 1
-        out.append(subject._replace(name=f"{subject.name}#{k}") if repeated else subject)
+    for subject, label in zip(subjects, labels, strict=True):
+        repeated = f"#{seen[label]}" if labels.count(label) > 1 else ""
+        out.append(subject._replace(name=label + repeated))
+        seen[label] += 1
     return out
 
 
-def _named_systems(name: str | None, value: Any) -> list[NamedSystem]:
-    if isinstance(value, str):
-        from cojax.fixtures import load_fixture
-
-        value = load_fixture(value)
+def _named_systems(name: str | None, value: object) -> list[NamedSystem]:
+    value = load_fixture(value) if isinstance(value, str) else value
     name = name or getattr(value, "id", None)
     floor, sha256 = getattr(value, "resolution_floor", None), getattr(value, "sha256", None)
-    if hasattr(value, "make_params"):
-        value = value.make_params()
+    made = getattr(value, "make_params", None)
+    value = value if made is None else made()
     if not isinstance(value, EnvParams):
         raise InputError(f"params: expected EnvParams or a fixture, got {type(value).__name__}")
     batched = num_instances(value) is not None
-    out = []
     with scope(value):
         singles = unstack(value)
+    out = []
     for k, one in enumerate(singles):
         label = _describe(one) if name is None else f"{name}[{k}]" if batched else name
         out.append(NamedSystem(label, one, floor, sha256))
@@ -75,8 +72,7 @@ def _named_systems(name: str | None, value: Any) -> list[NamedSystem]:
 def _describe(params: EnvParams) -> str:
     """A name for a system that has none: family, dimension and p."""
     system = params.system
-    geometry = getattr(system, "geometry", system)
-    p = getattr(system, "p", None)
+    geometry, p = getattr(system, "geometry", system), getattr(system, "p", None)
     strength = "" if p is None else f"-p{float(p):.2f}"
     return f"{type(geometry).__name__}-d{system.state_dim}{strength}"
 
@@ -88,7 +84,7 @@ def scope(params: EnvParams) -> contextlib.AbstractContextManager[None]:
 
 def group_by_shape(systems: Sequence[EnvParams]) -> list[list[int]]:
     """Indices of systems that stack, in groups, in order of first appearance."""
-    groups: dict[Any, list[int]] = {}
+    groups: dict[Hashable, list[int]] = {}
     for index, params in enumerate(systems):
         groups.setdefault(shape(params), []).append(index)
     return list(groups.values())

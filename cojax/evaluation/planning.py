@@ -19,6 +19,7 @@ from cojax import linalg
 from cojax.envs import EnvParams
 from cojax.evaluation.linearised import regulator
 from cojax.system import Optimum, System
+from cojax.types import Array, Float, PRNGKeyArray
 
 HORIZON = 8
 ITERATIONS = 3
@@ -30,8 +31,8 @@ class Planner:
     """What a plan needs."""
 
     system: System
-    X: jax.Array  # (d, d): the terminal value zᵀX z
-    K: jax.Array  # (m, d): the first plan is a = -K z
+    X: Float[Array, "*F n n"]  # the terminal value zᵀX z
+    K: Float[Array, "*F m n"]  # the first plan is a = -K z
     horizon: int = struct.field(pytree_node=False)
 
 
@@ -42,13 +43,13 @@ def make_planner(horizon: int, env_params: EnvParams) -> Planner:
     return Planner(system, X, K, horizon)
 
 
-def act(planner: Planner, optimum: Optimum, obs: jax.Array, key: jax.Array) -> jax.Array:
+def act(planner: Planner, optimum: Optimum, obs: Array, key: PRNGKeyArray) -> Array:
     """The first action of the plan from a state; the optimum is not looked at."""
     return plan(planner, obs)[0]
 
 
-def plan(planner: Planner, s: jax.Array) -> jax.Array:
-    """Actions (H, m) from a state s, (d,)."""
+def plan(planner: Planner, s: Float[Array, n]) -> Float[Array, "H m"]:
+    """Actions of H steps from a state s."""
     matmul = linalg.HIGHEST
 
     def first(z, _):
@@ -60,8 +61,8 @@ def plan(planner: Planner, s: jax.Array) -> jax.Array:
 
     def improve(_, carry):
         states, actions, cost = carry
-        forward, feedback = _backward(planner, states, actions)
-        rollout = jax.vmap(lambda size: _rollout(planner, states, actions, forward, feedback, size))
+        corrections = _backward(planner, states, actions)
+        rollout = jax.vmap(lambda size: _rollout(planner, states, actions, corrections, size=size))
         tried = rollout(jnp.asarray(STEPS, s.dtype))
         best = jnp.argmin(jnp.where(jnp.isnan(tried[2]), jnp.inf, tried[2]))
         better = tried[2][best] < cost
@@ -72,11 +73,11 @@ def plan(planner: Planner, s: jax.Array) -> jax.Array:
     return jax.lax.fori_loop(0, ITERATIONS, improve, start)[1]
 
 
-def _next(system: System, z: jax.Array, a: jax.Array) -> jax.Array:
+def _next(system: System, z: Array, a: Array) -> Array:
     return system.optimum(z).drift + system.actuate(z, a)
 
 
-def _cost(planner: Planner, states: jax.Array, actions: jax.Array) -> jax.Array:
+def _cost(planner: Planner, states: Array, actions: Array) -> Array:
     """Discounted cost of a plan; states (H + 1, d)."""
     system = planner.system
     weights = system.gamma ** jnp.arange(planner.horizon + 1, dtype=states.dtype)
@@ -85,9 +86,7 @@ def _cost(planner: Planner, states: jax.Array, actions: jax.Array) -> jax.Array:
     return jnp.sum(weights[:-1] * stages) + weights[-1] * end
 
 
-def _backward(
-    planner: Planner, states: jax.Array, actions: jax.Array
-) -> tuple[jax.Array, jax.Array]:
+def _backward(planner: Planner, states: Array, actions: Array) -> tuple[Array, Array]:
     """Corrections k, (H, m), and feedback L, (H, m, d), of the regulator along the plan.
 
     With the value's derivatives v, W at the next state: b = c_a + γGᵀv, E = c_aa + γGᵀWG,
@@ -122,7 +121,7 @@ def _backward(
         return jax.lax.scan(step, end, pieces, reverse=True)[1]
 
 
-def _rollout(planner, states, actions, forward, feedback, size):
+def _rollout(planner, states, actions, corrections, *, size):
     """The plan after a step of a size, with its states and cost."""
 
     def step(z, at):
@@ -130,6 +129,6 @@ def _rollout(planner, states, actions, forward, feedback, size):
         a = a + size * k + jnp.matmul(L, z - old, precision=linalg.HIGHEST)
         return _next(planner.system, z, a), (z, a)
 
-    end, (new, planned) = jax.lax.scan(step, states[0], (states[:-1], actions, forward, feedback))
+    end, (new, planned) = jax.lax.scan(step, states[0], (states[:-1], actions, *corrections))
     new = jnp.concatenate([new, end[None]])
     return new, planned, _cost(planner, new, planned)

@@ -13,18 +13,20 @@ and a column of one name means one thing: ``fixture``, ``policy`` or ``algorithm
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from cojax import errors, streams
 from cojax.errors import InputError
-from cojax.evaluation.aggregates import compare_pair, holm, verdict
+from cojax.evaluation.aggregates import compare_pair, in_units_of, judged
 from cojax.evaluation.result import WORST, Evaluation
 from cojax.io import files, json_text, tables
 from cojax.io.provenance import machine
+from cojax.types import Content, Float, Json, Row
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,32 +38,24 @@ METRIC = "relative_suboptimality"
 _DECIDING = ("stream_fingerprint", "prng", "root", "precision")
 
 
-def provenance(
-    kind: str, evaluations: Sequence[Evaluation], configuration: Any = None
-) -> dict[str, Any]:
+def provenance(kind: str, evaluations: Sequence[Evaluation], configuration: Json = None) -> Content:
     """All that decides, or may explain, the figures of evaluations on one root; JSON data."""
-    fixtures = {
-        name: about_fixture(
-            e.hashes[f] if e.hashes else None,
-            int(e.horizons[f]),
-            e.floors[f] if e.floors else None,
-        )
-        for e in evaluations
-        for f, name in enumerate(e.fixtures)
-    }
+    fixtures = {}
+    for e in evaluations:
+        none = [None] * len(e.fixtures)
+        each = zip(e.hashes or none, map(int, e.horizons), e.floors or none, strict=True)
+        fixtures |= dict(zip(e.fixtures, itertools.starmap(about_fixture, each), strict=True))
     first = evaluations[0]
     trials = {"root": first.root, "num_trials": first.num_trials, "precision": first.dtype}
     return described(kind, fixtures, trials, configuration)
 
 
-def about_fixture(sha256: str | None, horizon: int, floor: float | None) -> dict[str, Any]:
+def about_fixture(sha256: str | None, horizon: int, floor: float | None) -> Content:
     """What provenance says of one fixture; JSON data."""
     return {"sha256": sha256, "horizon": horizon, "resolution_floor": floor}
 
 
-def described(
-    kind: str, fixtures: dict[str, Any], trials: dict[str, Any], configuration: Any
-) -> dict[str, Any]:
+def described(kind: str, fixtures: Content, trials: Content, configuration: Json) -> Content:
     """Provenance: a ``kind``, about each of its ``fixtures``, the root, number and precision of
     its ``trials``, what was configured, random streams, machine and versions; JSON data.
     """
@@ -77,16 +71,14 @@ def described(
     }
 
 
-def write(
-    folder: Path, about: dict[str, Any], rows: list[dict[str, Any]], trials: pd.DataFrame
-) -> None:
+def write(folder: Path, about: Content, rows: list[Row], trials: pd.DataFrame) -> None:
     """Write what every results folder has into one that is being made."""
     tables.write(trials, folder / "trials.parquet")
     files.write_whole(folder / "rows.json", json_text.rows_text(rows) + "\n")
     files.write_whole(folder / "provenance.json", json_text.configuration_text(about))
 
 
-def save(evaluation: Evaluation, folder: str | Path, configuration: Any = None) -> None:
+def save(evaluation: Evaluation, folder: str | Path, configuration: Json = None) -> None:
     """Write the results folder of an evaluation; it appears whole or not at all.
 
     Raises ValueError, one line, where the folder exists.
@@ -103,11 +95,11 @@ class Results(NamedTuple):
     """A results folder."""
 
     folder: Path
-    provenance: dict[str, Any]
+    provenance: Content
     trials: pd.DataFrame
 
-    def scores(self, fixture: str, policy: str, metric: str) -> np.ndarray:
-        """Scores of one policy on one fixture, (seeds, trials), less is better."""
+    def scores(self, fixture: str, policy: str, metric: str) -> Float[np.ndarray, "S N"]:
+        """Scores of one policy on one fixture, less is better."""
         frame = self.trials
         chosen = (frame["fixture"] == fixture) & (frame["policy"] == policy)
         num_trials = len(np.unique(np.asarray(frame.loc[chosen, "trial"])))
@@ -131,27 +123,18 @@ def load(folder: str | Path) -> Results:
     for name in ("provenance.json", "trials.parquet"):
         if not (folder / name).is_file():
             raise InputError(f"{folder}: expected a results folder, {name} is missing")
-    content = json_text.load(folder / "provenance.json", dict)
-    _check_schema(folder, content)
-    missing = [name for name in ("fixtures", "num_trials", *_DECIDING) if name not in content]
-    if missing:
-        raise InputError(f"{folder / 'provenance.json'}: {missing[0]} is missing")
+    file = folder / "provenance.json"
+    content = json_text.load(file, dict)
+    _check_schema(file, content)
+    for name in ("fixtures", "num_trials", *_DECIDING):
+        if name not in content:
+            raise InputError(f"{file}: {name} is missing")
     about = content["fixtures"]
     if not isinstance(about, dict) or not all(
         isinstance(one, dict) and {"sha256", "horizon"} <= set(one) for one in about.values()
     ):
-        raise InputError(
-            f"{folder / 'provenance.json'}: fixtures: expected a sha256 and a horizon of each"
-        )
-    trials = tables.read(folder / "trials.parquet")
-    trials = trials.rename(columns={"hyperparameters": "setting"})
-    needed = {"fixture", "policy", "trial", METRIC}
-    if content.get("kind") != "sweep":  # which measures the gap alone
-        needed |= {"optimal_value", *WORST}
-    if not needed <= set(trials.columns):
-        raise InputError(
-            f"{folder / 'trials.parquet'}: column {min(needed - set(trials.columns))} is missing"
-        )
+        raise InputError(f"{file}: fixtures: expected a sha256 and a horizon of each")
+    trials = tables.read(folder / "trials.parquet").rename(columns={"hyperparameters": "setting"})
     _check_trials(folder / "trials.parquet", trials, content)
     if "setting" in trials:
         full = [named(*pair) for pair in zip(trials["policy"], trials["setting"], strict=True)]
@@ -159,14 +142,14 @@ def load(folder: str | Path) -> Results:
     return Results(folder, content, trials)
 
 
-def named(policy: str, setting: Any) -> str:
+def named(policy: str, setting: object) -> str:
     """How tables call a policy of one setting; the default of a search has -1."""
     return f"{policy} ({'defaults' if setting == -1 else setting})"
 
 
-def _check_schema(folder: Path, content: dict[str, Any]) -> None:
+def _check_schema(file: Path, content: Content) -> None:
     """Refuse a folder of another schema, in one line that says what to do."""
-    schema, file = str(content.get("schema")), folder / "provenance.json"
+    schema = str(content.get("schema"))
     if schema in (SCHEMA, BEFORE):
         return
     if schema in ("cojax.training/1", "cojax.sweep-results/1"):
@@ -182,10 +165,15 @@ def _check_schema(folder: Path, content: dict[str, Any]) -> None:
     )
 
 
-def _check_trials(file: Path, trials: pd.DataFrame, content: dict[str, Any]) -> None:
+def _check_trials(file: Path, trials: pd.DataFrame, content: Content) -> None:
     """Refuse trials that are not numbers, not those of the provenance, or not all there."""
     import pandas as pd
 
+    needed = {"fixture", "policy", "trial", METRIC}
+    if content.get("kind") != "sweep":  # which measures the gap alone
+        needed |= {"optimal_value", *WORST}
+    if missing := needed - set(trials.columns):
+        raise InputError(f"{file}: column {min(missing)} is missing")
     for name in ("trial", "optimal_value", *WORST):
         if name in trials and trials[name].dtype.kind not in "iuf":
             raise InputError(f"{file}: column {name}: expected numbers, got {trials[name].dtype}")
@@ -204,13 +192,12 @@ def _check_trials(file: Path, trials: pd.DataFrame, content: dict[str, Any]) -> 
 
 def obstacles(a: Results, b: Results) -> list[str]:
     """Why two folders cannot be compared, one line each; empty where they can."""
-    found = []
-    for name in _DECIDING:
-        if a.provenance[name] != b.provenance[name]:
-            found.append(
-                f"{name.replace('_', ' ')}: {a.provenance[name]} and {b.provenance[name]}; "
-                "the trials are not the same"
-            )
+    found = [
+        f"{name.replace('_', ' ')}: {a.provenance[name]} and {b.provenance[name]}; "
+        "the trials are not the same"
+        for name in _DECIDING
+        if a.provenance[name] != b.provenance[name]
+    ]
     common = [f for f in a.provenance["fixtures"] if f in b.provenance["fixtures"]]
     if not common:
         found.append("fixtures: none in common")
@@ -225,7 +212,7 @@ def obstacles(a: Results, b: Results) -> list[str]:
 
 def compare(
     a: Results, b: Results, metric: str = "suboptimality", policies: Sequence[str] = ()
-) -> list[dict[str, Any]]:
+) -> list[Row]:
     """Paired differences a - b by fixture and policy, on the trials they share, Holm-corrected.
 
     Policies of one name are compared; where there are none, every policy of ``a`` with every
@@ -252,23 +239,12 @@ def compare(
                 continue
             x, y = a.scores(fixture, p, metric), b.scores(fixture, q, metric)
             shared = min(x.shape[1], y.shape[1])
-            row: dict[str, Any] = {"fixture": fixture, "first": p, "second": q, "metric": metric}
+            row: Row = {"fixture": fixture, "first": p, "second": q, "metric": metric}
             row["num_trials"] = shared
-            row.update(compare_pair(x[:, :shared], y[:, :shared]))
-            row["floor"] = _floor(a, fixture, about, metric)
+            row |= compare_pair(x[:, :shared], y[:, :shared])
+            values = a.trials.loc[a.trials["fixture"] == fixture].get("optimal_value", 0.0)
+            row["floor"] = in_units_of(metric, about.get("resolution_floor"), values)
             rows.append(row)
     if not rows:
         raise InputError("policies: none left to compare")
-    for row, p in zip(rows, holm([row["p"] for row in rows]), strict=True):
-        row["p_corrected"] = p
-        row["verdict"] = verdict(row)
-    return rows
-
-
-def _floor(a: Results, fixture: str, about: dict[str, Any], metric: str) -> float:
-    """The resolution floor in the units of a metric."""
-    floor = about.get("resolution_floor") or 0.0
-    if metric.startswith("relative") or metric == "paper_optgap":
-        return floor
-    values = a.trials.loc[a.trials["fixture"] == fixture, "optimal_value"]
-    return floor * float(values.mean())
+    return judged(rows)

@@ -17,7 +17,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,8 +27,9 @@ from cojax.errors import InputError
 from cojax.evaluation import planning
 from cojax.evaluation.linearised import lqr_gain
 from cojax.system import Optimum
+from cojax.types import Array, PRNGKeyArray, PyTree
 
-Act = Callable[[Any, Optimum, jax.Array, jax.Array], jax.Array]
+Act = Callable[[PyTree, Optimum, Array, PRNGKeyArray], Array]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,40 +45,40 @@ class ReferencePolicy:
 
     name: str
     act: Act
-    make_params: Callable[[EnvParams], Any]
+    make_params: Callable[[EnvParams], PyTree]
 
 
 # --- how they act --------------------------------------------------------------------------------
 
 
-def act_oracle(params: Any, optimum: Optimum, obs: jax.Array, key: jax.Array) -> jax.Array:
+def act_oracle(params: PyTree, optimum: Optimum, obs: Array, key: PRNGKeyArray) -> Array:
     """a = a*(s)."""
     return optimum.action
 
 
-def act_zero(params: Any, optimum: Optimum, obs: jax.Array, key: jax.Array) -> jax.Array:
+def act_zero(params: PyTree, optimum: Optimum, obs: Array, key: PRNGKeyArray) -> Array:
     """a = 0."""
     return jnp.zeros_like(optimum.action)
 
 
-def act_random(limit: jax.Array, optimum: Optimum, obs: jax.Array, key: jax.Array) -> jax.Array:
+def act_random(limit: Array, optimum: Optimum, obs: Array, key: PRNGKeyArray) -> Array:
     """a ~ U(-limit, limit); drawn in float32 and cast, as the noise is."""
     u = jax.random.uniform(key, optimum.action.shape, jnp.float32, -1.0, 1.0)
     return limit * u.astype(limit.dtype)
 
 
-def act_dithered(std: jax.Array, optimum: Optimum, obs: jax.Array, key: jax.Array) -> jax.Array:
+def act_dithered(std: Array, optimum: Optimum, obs: Array, key: PRNGKeyArray) -> Array:
     """a = a*(s) + std ξ, ξ ~ N(0, I)."""
     xi = jax.random.normal(key, optimum.action.shape, jnp.float32)
     return optimum.action + std * xi.astype(std.dtype)
 
 
-def act_detuned(factor: jax.Array, optimum: Optimum, obs: jax.Array, key: jax.Array) -> jax.Array:
+def act_detuned(factor: Array, optimum: Optimum, obs: Array, key: PRNGKeyArray) -> Array:
     """a = factor · a*(s)."""
     return factor * optimum.action
 
 
-def act_linear(K: jax.Array, optimum: Optimum, obs: jax.Array, key: jax.Array) -> jax.Array:
+def act_linear(K: Array, optimum: Optimum, obs: Array, key: PRNGKeyArray) -> Array:
     """a = -K s."""
     return -jnp.matmul(K, obs, precision=jax.lax.Precision.HIGHEST)
 
@@ -90,15 +90,15 @@ def _nothing(env_params: EnvParams) -> tuple[()]:
     return ()
 
 
-def _limit(env_params: EnvParams) -> jax.Array:
+def _limit(env_params: EnvParams) -> Array:
     return env_params.action_limit
 
 
-def _constant(value: float, env_params: EnvParams) -> jax.Array:
+def _constant(value: float, env_params: EnvParams) -> Array:
     return jnp.asarray(value, env_params.system.gamma.dtype)
 
 
-def _lqr_gain(env_params: EnvParams) -> jax.Array:
+def _lqr_gain(env_params: EnvParams) -> Array:
     return jnp.asarray(lqr_gain(env_params.system), env_params.system.gamma.dtype)
 
 

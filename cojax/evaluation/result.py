@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from cojax.errors import InputError
 from cojax.evaluation.intervals import interval_of_mean, interval_over_seeds
+from cojax.types import Float, Row, Shaped
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,7 +57,7 @@ class Evaluation:
     Attributes:
         fixtures: F names.
         members: M policies, seeds and hyperparameter settings counted apiece.
-        trials: metric -> (F, M, N) float64. Metrics of :data:`METRICS`, in units of cost, the
+        trials: by metric, float64. Metrics of :data:`METRICS`, in units of cost, the
             relative ones as fractions of V*(s_0) (0 of 0 is 0, and a gap above 0 of it infinite);
             a failed trial holds the worst value there is, ±inf. Besides: ``optimal_value``
             V*(s_0), ``steps`` taken, ``saturated`` share of action components at the bound,
@@ -65,7 +67,7 @@ class Evaluation:
             The gaps are of the policy that hands over to π* at the horizon T. That of the policy
             itself is larger by γᵀ E[V^π(s_T) - V*(s_T)]: by at most ρ times the mean tail value
             where V^π <= (1 + ρ) V* on the states reached then.
-        horizons: (F,) steps of an episode.
+        horizons: steps of an episode.
         root: seed of the streams.
         dtype: what the systems ran in.
         floors: for each fixture its resolution floor, a fraction of V*(s_0), below which no
@@ -75,8 +77,8 @@ class Evaluation:
 
     fixtures: tuple[str, ...]
     members: tuple[Member, ...]
-    trials: dict[str, np.ndarray]
-    horizons: np.ndarray
+    trials: dict[str, Float[np.ndarray, "F M N"]]
+    horizons: Shaped[np.ndarray, F]
     root: int
     dtype: str
     floors: tuple[float | None, ...] = ()
@@ -101,7 +103,7 @@ class Evaluation:
         """N."""
         return self.trials["failed"].shape[-1]
 
-    def rows(self, **options: Any) -> list[dict[str, Any]]:
+    def rows(self, **options: float | str) -> list[Row]:
         """One row for each fixture, policy and hyperparameter setting; seeds are averaged.
 
         Each metric is ``{"mean", "low", "high"}`` with a 95% paired bootstrap interval over trials
@@ -112,7 +114,7 @@ class Evaluation:
         out = []
         for f, fixture in enumerate(self.fixtures):
             for (policy, setting), members in self.populations().items():
-                row: dict[str, Any] = {"fixture": fixture, "policy": policy}
+                row: Row = {"fixture": fixture, "policy": policy}
                 if setting is not None:
                     row["setting"] = setting
                 cells = {name: values[f, members] for name, values in self.trials.items()}
@@ -126,7 +128,7 @@ class Evaluation:
         import pandas as pd
 
         F, M, N = self.trials["failed"].shape
-        columns: dict[str, Any] = {
+        columns: Row = {
             "fixture": np.repeat(self.fixtures, M * N),
             "policy": np.tile(np.repeat([m.policy for m in self.members], N), F),
         }
@@ -148,51 +150,39 @@ class Evaluation:
         return groups
 
 
-def summarize(cells: dict[str, np.ndarray], options: dict[str, Any]) -> dict[str, Any]:
+def summarize(cells: dict[str, np.ndarray], options: Row) -> Row:
     """The rest of a row from its trials, (S, N) each: ``failed``, and whichever metrics there are.
 
     ``options`` are those of :func:`cojax.evaluation.intervals.interval_of_mean`.
     """
     metrics = [name for name in METRICS if name in cells]
     failed = cells["failed"].astype(bool)
-    row: dict[str, Any] = {"num_trials": failed.shape[1]}
+    row: Row = {"num_trials": failed.shape[1]}
     if failed.shape[0] > 1:
         row["num_seeds"] = failed.shape[0]
     row["failures"] = int(failed.sum())
-    for name in ("diverged", "nonfinite"):
-        if name in cells:
-            row[name] = int(cells[name].sum())
-    for name in ("saturated", "reached", "optimal_value", TAIL):
-        if name in cells:
-            row[name] = float(cells[name].mean())
+    row |= {name: int(cells[name].sum()) for name in ("diverged", "nonfinite") if name in cells}
+    means = ("saturated", "reached", "optimal_value", TAIL)
+    row |= {name: float(cells[name].mean()) for name in means if name in cells}
     values = np.stack([cells[name] for name in metrics])  # (metrics, S, N)
     if CONTROLLED in cells:
-        extra = cells[CONTROLLED]
-        row[CONTROLLED] = {"mean": np.inf, "low": np.inf, "high": np.inf}
-        if np.isfinite(extra).all():
-            row.update(_intervals([CONTROLLED], extra[None], options))
+        row |= _intervals([CONTROLLED], cells[CONTROLLED][None], options)
     if not failed.any():
-        row.update(_intervals(metrics, values, options))
-        return row
-    for name in metrics:
-        row[name] = {"mean": WORST[name], "low": WORST[name], "high": WORST[name]}
+        return row | _intervals(metrics, values, options)
+    row |= {name: cell_of(WORST[name], WORST[name], WORST[name]) for name in metrics}
+    completed = ~failed.any(axis=0)
     names = [f"{name}_completed" for name in metrics]
-    completed = ~failed.any(axis=0) if failed.shape[0] > 1 else ~failed[0]
-    if completed.any():
-        row.update(_intervals(names, values[..., completed], options))
-    else:
-        row.update(dict.fromkeys(names))
-    return row
+    if not completed.any():
+        return row | dict.fromkeys(names)
+    return row | _intervals(names, values[..., completed], options)
 
 
-def _intervals(names: Any, values: np.ndarray, options: dict[str, Any]) -> dict[str, Any]:
+def _intervals(names: list[str], values: np.ndarray, options: Row) -> Row:
     """Intervals of several metrics, (metrics, S, N), under the names given."""
     # where V*(s_0) is 0 a share of it may be infinite, and then so is the mean
     finite = np.isfinite(values).all(axis=(1, 2))
-    cells = {}
-    for name in np.asarray(names)[~finite]:
-        worst = WORST.get(name.removesuffix("_completed"), np.inf)
-        cells[str(name)] = {"mean": worst, "low": worst, "high": worst}
+    worst = [WORST.get(name.removesuffix("_completed"), np.inf) for name in names]
+    cells = {n: cell_of(w, w, w) for n, w, ok in zip(names, worst, finite, strict=True) if not ok}
     if not finite.any():
         return cells
     names, values = np.asarray(names)[finite].tolist(), values[finite]
@@ -204,5 +194,10 @@ def _intervals(names: Any, values: np.ndarray, options: dict[str, Any]) -> dict[
     for name, mean, low, high in zip(names, *interval, strict=True):
         if name.removesuffix("_completed") in NEVER_NEGATIVE:
             low = max(low, 0.0)  # studentised ends know no bounds; the quantity has one
-        cells[name] = {"mean": float(mean), "low": float(low), "high": float(high)}
+        cells[name] = cell_of(mean, low, high)
     return cells
+
+
+def cell_of(mean: npt.ArrayLike, low: npt.ArrayLike, high: npt.ArrayLike) -> dict[str, float]:
+    """What a table holds of an interval."""
+    return {"mean": float(mean), "low": float(low), "high": float(high)}  # pyright: ignore

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,6 +21,7 @@ from cojax import streams
 from cojax.envs import EnvParams
 from cojax.evaluation.host import HostPolicy
 from cojax.system import Optimum, next_mean
+from cojax.types import Array, Float, Int, PRNGKeyArray, PyTree
 
 SATURATED = 0.999  # of the action limit: a squashed policy comes close without meeting it
 ALIVE, DIVERGED, NONFINITE = range(3)
@@ -29,8 +31,7 @@ TERMS = ("discounted_cost", "cost", "advantage", "regret", "squared_distance", "
 class PolicyGroup(NamedTuple):
     """Policies that share one function, hashable: what a compilation depends on."""
 
-    act: Callable[..., jax.Array]
-    sees_optimum: bool  # act(params, optimum, obs, key), else act(params, obs, key)
+    act: Callable[[PyTree, Optimum, Array, PRNGKeyArray], Array]  # of one state
     num_members: int
     per_fixture: bool  # params carry a leading fixture axis, before the members'
 
@@ -38,10 +39,10 @@ class PolicyGroup(NamedTuple):
 class Sum(NamedTuple):
     """A compensated sum: the total is high + low, to about twice the precision of the terms."""
 
-    high: jax.Array
-    low: jax.Array
+    high: Float[Array, "*shape"]
+    low: Float[Array, "*shape"]
 
-    def add(self, term: jax.Array) -> Sum:
+    def add(self, term: Float[Array, "*shape"]) -> Sum:
         """Add by two-sum (Knuth, TAOCP vol. 2, 4.2.2): ``low`` is the rounding error of ``high``,
         and joins the next term.
         """
@@ -54,22 +55,50 @@ class Sum(NamedTuple):
 class State(NamedTuple):
     """What the loop carries, for one fixture; M members, N trials."""
 
-    s: jax.Array  # (M, N, d)
-    optimum: Optimum  # at s, (M, N, ·)
-    status: jax.Array  # (M, N) int32: ALIVE, or why the trial stopped
-    sums: Sum  # (len(TERMS), M, N)
-    entered: jax.Array  # (M, N) int32: first k with s_k in the target set; horizon + 1 before
+    s: Float[Array, "*F M N d"]
+    optimum: Optimum  # at s
+    status: Int[Array, "*F M N"]  # ALIVE, or why the trial stopped
+    sums: Sum  # (terms, M, N)
+    entered: Int[Array, "*F M N"]  # first k with s_k in the target set; horizon + 1 before
 
 
 class Keys(NamedTuple):
     """What trials draw from: N keys each."""
 
-    initial: jax.Array  # draws s_0
-    roots: jax.Array  # (2, N): fold in the step for the noise, and for what a policy draws
+    initial: PRNGKeyArray  # (N,): draws s_0
+    roots: PRNGKeyArray  # (2, N): fold in the step for the noise, and for what a policy draws
+
+
+class Trials(NamedTuple):
+    """What trials of F fixtures start from and are held against.
+
+    Attributes:
+        params: systems, stacked.
+        keys: of N trials.
+        starts: to start from, or None to draw from each system's law.
+        horizons: steps of an episode.
+        target: the target set is sqrt(V*(s) - b) <= target · sqrt(V*(s_0) - b).
+    """
+
+    params: EnvParams
+    keys: Keys
+    starts: Float[Array, "N d"] | None
+    horizons: Int[Array, "*F"]
+    target: Float[Array, ""]
+
+
+OVER_FIXTURES = Trials(0, None, None, 0, None)  # pyright: ignore[reportArgumentType]
+
+
+class Bounds(NamedTuple):
+    """Of one fixture: steps of an episode, and V* - b at which the target set begins, by trial."""
+
+    horizon: Int[Array, "*F"]
+    reach: Float[Array, "*F N"]
 
 
 @partial(jax.jit, static_argnames=("num",))
-def trial_keys(key: jax.Array, first: jax.Array, num: int) -> Keys:
+def trial_keys(key: PRNGKeyArray, first: Array, num: int) -> Keys:
     """Keys of trials first … first + num - 1: episode 0 of those instances of the streams."""
     instances = first.astype(jnp.uint32) + jnp.arange(num, dtype=jnp.uint32)
     episodes = jax.vmap(lambda i: streams.episode_key(streams.stream_key(key, i), 0))(instances)
@@ -80,109 +109,91 @@ def trial_keys(key: jax.Array, first: jax.Array, num: int) -> Keys:
 @partial(jax.jit, static_argnames=("groups", "controls"))
 def run(
     groups: tuple[PolicyGroup, ...],
-    params: EnvParams,
-    group_params: tuple[Any, ...],
-    keys: Keys,
-    initial_states: jax.Array | None,
-    horizons: jax.Array,
-    target: jax.Array,
+    group_params: tuple[PyTree, ...],
+    trials: Trials,
     controls: bool = False,
-) -> dict[str, Any]:
+) -> dict[str, PyTree]:
     """Sums of every metric's terms, ``sums`` of shape (F, len(TERMS), M, N), and how trials ended.
 
     Args:
         groups: what acts; their members in order make the M axis.
-        params: F systems, stacked.
         group_params: one pytree a group, leading axes ([F,] members).
-        keys: of N trials.
-        initial_states: (N, d) to start from, or None to draw from each system's law.
-        horizons: (F,) steps of an episode.
-        target: the target set is sqrt(V*(s) - b) <= target · sqrt(V*(s_0) - b).
+        trials: what they meet.
         controls: whether the sums of :mod:`cojax.evaluation.control_variates` follow, 2d terms
             more.
     """
+    chex.assert_rank(trials.horizons, 1)
+    longest = jnp.max(trials.horizons)
+
+    def of_fixture(group_params, trials):
+        num_members = sum(group.num_members for group in groups)
+        state, bounds, begun = _start(num_members, controls, trials)
+
+        def body(k, state):
+            # The optimum at s is carried from the round before: a number in memory and no
+            # expression that the compiler may evaluate twice with different roundings. So an
+            # action that is a* differs from a* by exactly 0. Round -1 fills it in at s_0.
+            noise_keys, policy_keys = _lanes(partial(_fold_in, k))(trials.keys.roots)
+            a = _act(groups, group_params, state, policy_keys)
+            return _advance(trials.params, noise_keys, bounds, k, state=state, a=a)
+
+        state = lax.fori_loop(-1, longest, body, state)
+        return _finish(trials.params, bounds, state) | begun
+
     per_fixture = tuple(0 if group.per_fixture else None for group in groups)
-    one = partial(_run_fixture, groups, controls)
-    return jax.vmap(one, in_axes=(0, per_fixture, None, None, 0, None, None))(
-        params, group_params, keys, initial_states, horizons, target, jnp.max(horizons)
-    )
-
-
-def _run_fixture(
-    groups, controls, params, group_params, keys, initial_states, horizon, target, longest
-):
-    """One fixture: M members, N trials."""
-    num_members = sum(group.num_members for group in groups)
-    state, reach, value0 = _start(
-        num_members, controls, params, keys, initial_states, horizon, target
-    )
-    body = partial(_step, groups, params, group_params, keys.roots, horizon, reach)
-    state = lax.fori_loop(-1, longest, body, state)
-    return _finish(params, horizon, state, value0)
+    return jax.vmap(of_fixture, in_axes=(per_fixture, OVER_FIXTURES))(group_params, trials)
 
 
 def _start(
-    num_members: int,
-    controls: bool,
-    params: EnvParams,
-    keys: Keys,
-    initial_states: Any,
-    horizon: Any,
-    target: Any,
-) -> tuple[State, jax.Array, jax.Array]:
-    """Before the round that makes the optimum at s_0; the target set's level, and V*(s_0), (N,)."""
-    system = params.system
-    if initial_states is None:
-        s0 = jax.vmap(params.initial_state.sample)(keys.initial)
+    num_members: int, controls: bool, trials: Trials
+) -> tuple[State, Bounds, dict[str, Array]]:
+    """Before the round that makes the optimum at s_0; and what is known then."""
+    params, system = trials.params, trials.params.system
+    if trials.starts is None:
+        s0 = jax.vmap(params.initial_state.sample)(trials.keys.initial)
     else:
-        s0 = initial_states.astype(system.gamma.dtype)
+        s0 = trials.starts.astype(system.gamma.dtype)
+    N, d, m = len(trials.keys.initial), system.state_dim, system.action_dim
+    chex.assert_shape(s0, (N, d))
     value0 = jax.vmap(system.value)(s0)
-    reach = target**2 * (value0 - system.offset)
-    shape = (num_members, s0.shape[0])
-    terms = len(TERMS) + 2 * system.state_dim * controls
-    zero = jnp.zeros((terms, *shape), value0.dtype)
-    actions = jnp.zeros((*shape, system.action_dim), value0.dtype)
-    start = jnp.broadcast_to(s0, (num_members, *s0.shape))
+    bounds = Bounds(trials.horizons, trials.target**2 * (value0 - system.offset))
+    shape = (num_members, N)
+    zero = jnp.zeros((len(TERMS) + 2 * d * controls, *shape), value0.dtype)
+    start = jnp.broadcast_to(s0, (*shape, d))
     state = State(
         s=start,
-        optimum=Optimum(start, actions, start),  # made in the round before the first step
+        optimum=Optimum(start, jnp.zeros((*shape, m), value0.dtype), start),
         status=jnp.full(shape, ALIVE, jnp.int32),
         sums=Sum(zero, zero),
-        entered=jnp.full(shape, horizon + 1, jnp.int32),
+        entered=jnp.full(shape, bounds.horizon + 1, jnp.int32),
     )
-    return state, reach, value0
+    return state, bounds, {"optimal_value": value0, "initial_state": s0.T}
 
 
-def _finish(
-    params: EnvParams, horizon: jax.Array, state: State, value0: jax.Array
-) -> dict[str, Any]:
+def _finish(params: EnvParams, bounds: Bounds, state: State) -> dict[str, PyTree]:
     """What a fixture's last state says."""
     return {
         "sums": state.sums,
-        "optimal_value": value0,
         "final_value": _lanes(params.system.value)(state.s),
-        "final_discount": discount(params.system.gamma, horizon),
+        "final_discount": discount(params.system.gamma, bounds.horizon),
         "status": state.status,
-        "time_to_target": jnp.minimum(state.entered, horizon),
-        "reached": state.entered <= horizon,
+        "time_to_target": jnp.minimum(state.entered, bounds.horizon),
+        "reached": state.entered <= bounds.horizon,
     }
 
 
-def _step(groups, params, group_params, roots, horizon, reach, k, state: State) -> State:
-    """Step k of all members and trials of one fixture; k = -1 only fills in the optimum at s_0.
-
-    The optimum at s is carried from the round before. So it is a number in memory and not an
-    expression that the compiler may evaluate twice with different roundings, and an action that
-    is a* differs from a* by exactly 0.
-    """
-    noise_keys, policy_keys = _lanes(partial(_fold_in, k))(roots)
-    a = _act(groups, group_params, state.optimum, state.s, policy_keys)
-    return _advance(params, noise_keys, horizon, reach, k, state, a)
-
-
-def _advance(params, noise_keys, horizon, reach, k, state: State, a: jax.Array) -> State:
-    """Step k under actions a, (M, N, m)."""
-    system, s, optimum = params.system, state.s, state.optimum
+def _advance(
+    params: EnvParams,
+    noise_keys: PRNGKeyArray,
+    bounds: Bounds,
+    k: Int[Array, ""],
+    *,
+    state: State,
+    a: Float[Array, "M N m"],
+) -> State:
+    """Step k of all members and trials of one fixture; k = -1 fills in the optimum at s_0."""
+    system, s, optimum, horizon = params.system, state.s, state.optimum, bounds.horizon
+    chex.assert_equal_shape([a, optimum.action])
     limit = params.action_limit[None, None]
     saturated = jnp.mean((jnp.abs(a) >= SATURATED * limit).astype(s.dtype), axis=-1)
     a = params.clip(a)
@@ -212,7 +223,7 @@ def _advance(params, noise_keys, horizon, reach, k, state: State, a: jax.Array) 
         variates = weight * system.gamma * jnp.moveaxis(variates, -1, 0)
         terms = jnp.concatenate([terms, variates])
     s = jnp.where((running & inside)[..., None], following, s)
-    entered = running & inside & (excess <= reach[None]) & (state.entered > horizon)
+    entered = running & inside & (excess <= bounds.reach[None]) & (state.entered > horizon)
     return State(
         s=s,
         optimum=_lanes(system.optimum)(s),
@@ -226,85 +237,72 @@ def _advance(params, noise_keys, horizon, reach, k, state: State, a: jax.Array) 
 
 
 def run_on_host(
-    policies: Sequence[HostPolicy],
-    params: EnvParams,
-    keys: Keys,
-    initial_states: jax.Array | None,
-    horizons: jax.Array,
-    target: jax.Array,
-    controls: bool = False,
-) -> dict[str, Any]:
+    policies: Sequence[HostPolicy], trials: Trials, controls: bool = False
+) -> dict[str, PyTree]:
     """What :func:`run` gives, of policies that act between compiled steps; M of them.
 
     One step of all fixtures, policies and trials is one call; every policy is asked for its
     actions at the observations (F N, d) of all.
     """
-    m = params.system.action_dim
-    state, reach, value0 = _host_start(
-        len(policies), controls, params, keys, initial_states, horizons, target
-    )
+    params, m = trials.params, trials.params.system.action_dim
+    state, bounds, begun = _host_start(len(policies), controls, trials)
     F, M, N, d = state.s.shape
     policies = [policy.begun() for policy in policies]
-    noise_roots = keys.roots[0]
     a = np.zeros((F, M, N, m), state.s.dtype)
-    for k in range(-1, int(np.max(np.asarray(horizons)))):
+    for k in range(-1, int(np.max(np.asarray(trials.horizons)))):
         if k >= 0:
             obs = np.asarray(state.s)
             for j, policy in enumerate(policies):
                 a[:, j] = policy.actions(obs[:, j].reshape(F * N, d), m).reshape(F, N, m)
-        state = _host_step(params, noise_roots, horizons, reach, np.int32(k), state, a)
-    return _host_finish(params, horizons, state, value0)
+        state = _host_step(params, trials.keys.roots[0], bounds, np.int32(k), state=state, a=a)
+    return _host_finish(params, bounds, state) | begun
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def _host_start(num_members, controls, params, keys, initial_states, horizons, target):
-    one = partial(_start, num_members, controls)
-    axes = (0, None, None, 0, None)
-    return jax.vmap(one, in_axes=axes)(params, keys, initial_states, horizons, target)
+def _host_start(num_members, controls, trials):
+    return jax.vmap(partial(_start, num_members, controls), in_axes=(OVER_FIXTURES,))(trials)
 
 
 @partial(jax.jit, donate_argnames=("state",))
-def _host_step(params, noise_roots, horizons, reach, k, state, a):
+def _host_step(params, noise_roots, bounds, k, *, state, a):
     noise_keys = jax.vmap(partial(_fold_in, k))(noise_roots)
-    axes = (0, None, 0, 0, None, 0, 0)
-    return jax.vmap(_advance, in_axes=axes)(params, noise_keys, horizons, reach, k, state, a)
+
+    def one(params, bounds, state, a):
+        return _advance(params, noise_keys, bounds, k, state=state, a=a)
+
+    return jax.vmap(one)(params, bounds, state, a)
 
 
-@jax.jit
-def _host_finish(params, horizons, state, value0):
-    return jax.vmap(_finish)(params, horizons, state, value0)
+_host_finish = jax.jit(jax.vmap(_finish))
 
 
 # --- parts ---------------------------------------------------------------------------------------
 
 
-def _act(groups, group_params, optimum: Optimum, s: jax.Array, keys: jax.Array) -> jax.Array:
-    """Actions of all members, (M, N, m), each group by its own function."""
+def _act(groups, group_params, state: State, keys: PRNGKeyArray) -> Float[Array, "M N m"]:
+    """Actions of all members, each group by its own function."""
     actions, first = [], 0
     for group, params in zip(groups, group_params, strict=True):
         lanes = slice(first, first + group.num_members)
         first += group.num_members
-        if group.sees_optimum:
-            seen = (jax.tree.map(lambda x, lanes=lanes: x[lanes], optimum), s[lanes])
-        else:
-            seen = (s[lanes],)
-        over_trials = jax.vmap(group.act, in_axes=(None, *(0 for _ in seen), 0))
-        over_members = jax.vmap(over_trials, in_axes=(0, *(0 for _ in seen), None))
+        seen = jax.tree.map(lambda x, lanes=lanes: x[lanes], (state.optimum, state.s))
+        over_trials = jax.vmap(group.act, in_axes=(None, 0, 0, 0))
+        over_members = jax.vmap(over_trials, in_axes=(0, 0, 0, None))
         shared = jax.random.clone(keys)  # the same for every group, and meant to be
-        actions.append(over_members(params, *seen, shared).astype(s.dtype))
+        actions.append(over_members(params, *seen, shared).astype(state.s.dtype))
     return jnp.concatenate(actions)
 
 
-def _lanes(function: Callable[..., Any]) -> Callable[..., Any]:
+def _lanes(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
     """Batch a function of one state over members and trials."""
     return jax.vmap(jax.vmap(function))
 
 
-def _fold_in(step: jax.Array, root: jax.Array) -> jax.Array:
+def _fold_in(step: Int[Array, ""], root: PRNGKeyArray) -> PRNGKeyArray:
     return jax.random.fold_in(root, jnp.asarray(step, jnp.int32))  # -1 too, and without jit
 
 
-def discount(gamma: jax.Array, k: jax.Array) -> jax.Array:
+def discount(gamma: Float[Array, ""], k: Int[Array, "*shape"]) -> Float[Array, "*shape"]:
     """γᵏ by exp(k log γ): its relative error stays at k |log γ| roundings, where a running
     product would gather k.
     """

@@ -9,17 +9,22 @@ are absolute.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+import numpy.typing as npt
 
 from cojax.errors import InputError
+from cojax.types import Float
 
 LADDER = tuple(10.0 ** (1.0 - 0.25 * k) for k in range(17))  # 10 … 10⁻³, four a decade
 
 
-def steps_to_targets(steps: Any, gaps: Any, targets: Any = LADDER, floor: Any = 0.0) -> np.ndarray:
-    """Steps at which each run first met each target, (runs, targets); inf where it never did.
+def steps_to_targets(
+    steps: npt.ArrayLike,
+    gaps: npt.ArrayLike,
+    targets: npt.ArrayLike = LADDER,
+    floor: npt.ArrayLike = 0.0,
+) -> Float[np.ndarray, "runs targets"]:
+    """Steps at which each run first met each target; inf where it never did.
 
     Args:
         steps: (C,) environment steps at the evaluations of a learning curve, increasing.
@@ -45,11 +50,12 @@ def steps_to_targets(steps: Any, gaps: Any, targets: Any = LADDER, floor: Any = 
     return np.where(met.any(axis=-1), steps[np.argmax(met, axis=-1)], np.inf)
 
 
-def average_runtime(hits: np.ndarray, budget: float) -> np.ndarray:
-    """aRT for each target from ``hits``, steps (runs, targets); inf where no run met it.
+def average_runtime(
+    hits: Float[np.ndarray, "runs targets"], budget: float
+) -> Float[np.ndarray, targets]:
+    """aRT for each target from ``hits`` of :func:`steps_to_targets`; inf where no run met it.
 
-    ``hits`` is what :func:`steps_to_targets` gives. A run that failed spends its
-    whole budget, in environment steps.
+    A run that failed spends its whole budget, in environment steps.
     """
     spent = np.minimum(hits, budget).sum(axis=0)
     met = np.isfinite(hits).sum(axis=0)
@@ -57,10 +63,6 @@ def average_runtime(hits: np.ndarray, budget: float) -> np.ndarray:
         return np.where(met > 0, spent / np.maximum(met, 1), np.inf)
 
 
-def ecdf(hits: np.ndarray, at: Any) -> np.ndarray:
-    """Share of (run, target) pairs that were met within each number of steps in ``at``.
-
-    ``hits`` is what :func:`steps_to_targets` gives, (runs, targets); the result has the shape of
-    ``at``.
-    """
+def ecdf(hits: Float[np.ndarray, "runs targets"], at: npt.ArrayLike) -> Float[np.ndarray, T]:
+    """Share of (run, target) pairs of :func:`steps_to_targets` met within each of ``at`` steps."""
     return np.array([np.mean(hits <= t) for t in np.atleast_1d(at)])

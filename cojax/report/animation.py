@@ -19,11 +19,10 @@ import numpy as np
 from cojax import inputs, streams
 from cojax.envs import EnvParams
 from cojax.errors import InputError
-from cojax.evaluation.checkpoints import policy_from_text
-from cojax.evaluation.diagnosis import members
-from cojax.evaluation.members import player
+from cojax.evaluation.members import player, singles
 from cojax.evaluation.named_systems import named_systems, scope
 from cojax.evaluation.references import ORACLE, ZERO, ReferencePolicy
+from cojax.named_policies import policy_from_text
 from cojax.policy import Policy
 from cojax.report.animation_files import SUFFIXES, gif, mp4, strip
 from cojax.report.drawing import TRAIL, drawing, round_up
@@ -154,7 +153,7 @@ def _one_of(policy: Any, member: int) -> Policy | ReferencePolicy:
             "policy: expected a policy, the name of a reference or a checkpoint, "
             f"got {type(policy).__name__}"
         )
-    every = members(policy)
+    every = singles(policy)
     member = inputs.whole("member", member, 0)
     if member >= len(every):
         raise InputError(f"member: expected one of {len(every)}, from 0, got {member}")

@@ -15,11 +15,11 @@ import numpy as np
 
 from cojax.agents.loop import Progress
 from cojax.errors import InputError
-from cojax.evaluation.checkpoints import policy_from_text
 from cojax.fixtures import load_fixture
 from cojax.io import files, locks, tables
 from cojax.io.progress import Report, names, stage
 from cojax.io.resume import begun, claim, settle, unfinished
+from cojax.named_policies import policy_from_text
 from cojax.studies import engine, members
 from cojax.studies.config import Study, load_study
 from cojax.studies.engine import Result

@@ -10,6 +10,7 @@ import zipfile
 from pathlib import Path
 
 from cojax import errors
+from cojax.agents import load_policy
 from cojax.errors import InputError
 from cojax.evaluation.host import HostPolicy, host_policy
 from cojax.evaluation.references import ReferencePolicy, parse_policy
@@ -31,10 +32,8 @@ def policy_from_text(text: str) -> Policy | ReferencePolicy:
             f"policy {text}: a model of Stable-Baselines3 is a pickle, which runs code when it is "
             "loaded; give it with --sb3 if you trust it"
         )
-    from cojax import agents
-
     try:
-        return agents.load_policy(text)
+        return load_policy(text)
     except ValueError as error:
         raise InputError(f"policy {' '.join(str(error).split())}") from error
 
