@@ -18,7 +18,7 @@ from cojax.agents import load_policy
 from cojax.cli import main
 from cojax.fixtures import load_fixture, save_fixture
 from cojax.studies import config as config_module
-from cojax.studies import engine, load_study, study
+from cojax.studies import engine, load_study, runner, study
 from cojax.studies.runner import Watch
 
 ARM, VEHICLE = "arm-n2-p0.80-s7", "nvdex-k1-easy"
@@ -284,7 +284,7 @@ def test_tuned_defaults_lie_beneath_and_are_written_out(monkeypatch):
     [
         (f"pp0 --fixture {ARM}", "unknown algorithm 'pp0'; did you mean 'ppo'?"),
         ("ppo --fixture arm-n2-p0.80-s8", "did you mean"),
-        ("ppo", "fixtures: expected this field"),
+        ("ppo", "fixtures: expected at least one"),
         ("", "ALGORITHM: expected ppo, a2c"),
         ("--resume", "--resume: expected --out"),
         ("--resume --out OUT", "expected a study, finished or not"),
@@ -372,34 +372,34 @@ def test_no_threads_are_refused():
 
 
 def test_an_infinite_hyperparameter_is_kept_and_resumed(tmp_path, monkeypatch):
-    tell = training_module._progress
-    monkeypatch.setattr(training_module, "STATE_SECONDS", 0.0)
+    of = Watch.of
+    monkeypatch.setattr(engine, "STATE_SECONDS", 0.0)
 
-    def stop(report, job, live):
+    def stop(self, chunk):
         def progress(steps, total, metrics):
             raise KeyboardInterrupt
 
         return progress
 
-    monkeypatch.setattr(training_module, "_progress", stop)
+    monkeypatch.setattr(Watch, "of", stop)
     (tmp_path / "h.yaml").write_text("obs_clip: .inf\n")
     words = ["ppo", "--fixture", ARM, *SHORT, "--config", tmp_path / "h.yaml"]
     out = tmp_path / "out"
     assert invoke(*words, "--set", "max_grad_norm=.inf", "--out", out).exit_code == 130
-    monkeypatch.setattr(training_module, "_progress", tell)
+    monkeypatch.setattr(Watch, "of", of)
     done = CliRunner().invoke(main, ["resume", str(out)])
     assert done.exit_code == 0, done.output
-    kept = load_study(out / "config.yaml").algorithm.families["ConverseArm"]
+    kept = load_study(out / "config.yaml").algorithms[0].families["ConverseArm"]
     assert kept["max_grad_norm"] == kept["obs_clip"] == float("inf")
     about = json.loads((out / "provenance.json").read_text(), parse_constant=pytest.fail)
-    family = about["configuration"]["algorithm"]["families"]["ConverseArm"]
+    family = about["configuration"]["algorithms"][0]["families"]["ConverseArm"]
     assert family["max_grad_norm"] == ".inf"
 
 
 def test_a_resume_with_an_edited_fixture_is_refused(tmp_path, monkeypatch):
     fixture = load_fixture(ARM)
     save_fixture(fixture, tmp_path / "arm.yaml")
-    monkeypatch.setattr(training_module, "_train", lambda *a: (_ for _ in ()).throw(SystemExit))
+    monkeypatch.setattr(runner, "place", lambda *a: (_ for _ in ()).throw(SystemExit))
     words = ["ppo", "--fixture", tmp_path / "arm.yaml", *SHORT, "--out", tmp_path / "out"]
     invoke(*words)
     save_fixture(fixture.with_changes(gamma=0.98), tmp_path / "arm.yaml")

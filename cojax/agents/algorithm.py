@@ -169,7 +169,7 @@ class Episodes(struct.PyTreeNode):
         return cls(jnp.zeros(num_envs), jnp.zeros(num_envs, jnp.int32))
 
     def step(
-        self, reward: Float[Array, num_envs], done: Bool[Array, num_envs]
+        self, reward: Float[Array, "num_envs"], done: Bool[Array, "num_envs"]
     ) -> tuple[Episodes, Metrics]:
         """Count one step; also return sums over the episodes that ended in it."""
         returns, lengths = self.returns + reward, self.lengths + 1

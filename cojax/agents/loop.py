@@ -124,7 +124,7 @@ class Members:
         calls = zip(self.states, self.arguments, strict=True)
         return self._row([one(state, *a[:2]) for state, a in calls], jnp.stack)
 
-    def restart(self, members: Bool[np.ndarray, M], p: Population) -> None:
+    def restart(self, members: Bool[np.ndarray, "M"], p: Population) -> None:
         """Let some members begin anew, and all go on by the arguments of ``p``, a population of
         the same shape and layout. Its members must have clocks of their own.
         """
@@ -156,7 +156,7 @@ def _choose(mask, new, old):
 def run(
     p: Population,
     plan: Plan,
-    gamma: Float[np.ndarray, M],
+    gamma: Float[np.ndarray, "M"],
     *,
     memory_bytes: int = 0,
     progress: Progress | None = None,

@@ -102,7 +102,7 @@ class OffPolicyMethod:
 
     outputs: int
     explore: Callable[..., Float[Array, "*batch m"]]
-    target: Callable[[Learner, Minibatch, Networks, PyTree], Float[Array, B]]
+    target: Callable[[Learner, Minibatch, Networks, PyTree], Float[Array, "B"]]
     actor_loss: Callable[..., tuple[Float[Array, ""], Metrics]]
     metrics: tuple[str, ...] = ()
     alpha_loss: Callable[..., Float[Array, ""]] | None = None
@@ -130,7 +130,7 @@ def networks(
 
 
 def critic_loss(
-    critics: PyTree, y: Float[Array, B], rows: Sample, nets: Networks, *, h: PyTree
+    critics: PyTree, y: Float[Array, "B"], rows: Sample, nets: Networks, *, h: PyTree
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """Σ_i E[w (Q_i(s, u) - y)²], w = 1/(1 + (κ Q_i)²) held constant; and the mean of all Q_i."""
     q = nets.q_values(critics, rows.obs, rows.u)

@@ -49,9 +49,9 @@ class Batch(NamedTuple):
 
     obs: Float[Array, "B o"]
     u: Float[Array, "B m"]
-    log_prob: Float[Array, B]
-    advantage: Float[Array, B]
-    target: Float[Array, B]
+    log_prob: Float[Array, "B"]
+    advantage: Float[Array, "B"]
+    target: Float[Array, "B"]
 
 
 class Networks(NamedTuple):
@@ -158,7 +158,7 @@ def _rescale(state: OnPolicyState, targets: PopArt) -> OnPolicyState:
     return state.replace(params={**state.params, "critic": critic}, targets=targets)
 
 
-def standardize(advantage: Float[Array, B], clip: Float[Array, ""] | float) -> Float[Array, B]:
+def standardize(advantage: Float[Array, "B"], clip: Float[Array, ""] | float) -> Float[Array, "B"]:
     """(A - mean)/std, clipped to ±clip: one runaway state must not silence all the others."""
     centred = advantage - jnp.mean(advantage)
     return jnp.clip(centred / (jnp.std(advantage) + 1e-8), -clip, clip)

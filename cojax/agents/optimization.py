@@ -56,7 +56,7 @@ def polyak(target: PyTree, online: PyTree, rate: Number) -> PyTree:
     return jax.tree.map(lambda t, o: t + rate * (o - t), target, online)
 
 
-def permutation(key: PRNGKeyArray, n: int) -> Int[Array, n]:
+def permutation(key: PRNGKeyArray, n: int) -> Int[Array, "n"]:
     """Random permutation of 0..n-1 by one sort of one array.
 
     The low bits hold the index and the high bits are random, so ties (rare while n < 2¹⁶) are

@@ -79,7 +79,7 @@ def alpha(learner: Learner, batch: Minibatch, h: SAC) -> Float[Array, ""]:
     return h.temperature * batch.reward_factor
 
 
-def target(learner: Learner, batch: Minibatch, nets: Networks, h: SAC) -> Float[Array, B]:
+def target(learner: Learner, batch: Minibatch, nets: Networks, h: SAC) -> Float[Array, "B"]:
     """y = r + γ (1 - terminated) (min_i Q̄_i(s', u') - α log π(u'|s')): the soft Q."""
     rows = batch.rows
     u, log_prob = draw(nets, learner.params["actor"], rows.next_obs, batch.noise, h=h)

@@ -44,7 +44,7 @@ def explore(
     return jnp.clip(u + h.exploration_noise * jax.random.normal(key, u.shape), -1.0, 1.0)
 
 
-def target(learner: Learner, batch: Minibatch, nets: Networks, h: TD3) -> Float[Array, B]:
+def target(learner: Learner, batch: Minibatch, nets: Networks, h: TD3) -> Float[Array, "B"]:
     """y = r + γ (1 - terminated) min_i Q̄_i(s', clip(π̄(s') + clip(ε))), ε ~ N(0, target_noise²)."""
     rows = batch.rows
     u = act(nets, learner.targets["actor"], rows.next_obs)

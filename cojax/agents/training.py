@@ -242,7 +242,7 @@ def prepare(
     )
 
 
-def discounts(p: Population) -> tuple[Float[np.ndarray, M], str | None]:
+def discounts(p: Population) -> tuple[Float[np.ndarray, "M"], str | None]:
     """γ of each member, and a line where one is not the system's own."""
     used = np.broadcast_to(algorithms.discount(p.env_params, p.h), p.shape)
     own = np.broadcast_to(getattr(p.env_params, "discount", np.nan), p.shape)

@@ -52,8 +52,8 @@ class TrialGaps:
                 params,
                 stream,
                 self.num_steps,
-                observe,
-                start,
+                observe=observe,
+                total=start,
             )
             return trials.relative(gap, system.value(trials.initial_state(params, stream)))
 

@@ -20,6 +20,7 @@ from cojax import errors
 from cojax.agents.training import current_names, lookup
 from cojax.agents.tuned import Profile, hyperparameters
 from cojax.errors import InputError
+from cojax.families import FAMILIES
 from cojax.io import yaml
 from cojax.studies.branches import branches
 from cojax.studies.space import Parameter, Setting, check, draw
@@ -354,6 +355,8 @@ def _check(found: Study) -> None:
         raise InputError("evaluation.policies: expected none in a sweep")
     errors.distinct("algorithms", (algorithm.name for algorithm in found.algorithms))
     for algorithm in found.algorithms:
+        for family in algorithm.families:
+            errors.one_of("families", family, FAMILIES)
         check(lookup(algorithm.name), algorithm.space)
         both = sorted(set(algorithm.space) & set(algorithm.hyperparameters))
         if both:

@@ -141,7 +141,7 @@ def _together(
 
     from cojax.agents.layout import Layout
     from cojax.studies import engine
-    from cojax.studies.groups import Chunk
+    from cojax.studies.members import Chunk
 
     num = jax.process_count()
     share = -(-length // num)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cojax import errors, streams
+from cojax import streams
 from cojax.agents import algorithm as algorithms
 from cojax.agents.algorithm import Algorithm
 from cojax.agents.layout import Layout
@@ -19,7 +19,6 @@ from cojax.agents.population import Population
 from cojax.agents.training import current_names, discounts, lookup
 from cojax.envs import CommonStreams, ConverseEnv, stack
 from cojax.evaluation.evaluator import group_by_shape
-from cojax.families import FAMILIES
 from cojax.studies.config import Study
 from cojax.studies.space import Setting
 from cojax.studies.systems import StartedFixture
@@ -150,14 +149,13 @@ class Group:
 
 
 def check(config: Study, systems: Sequence[StartedFixture]) -> None:
-    """Raise InputError for a family that is unknown, and for what a learner refuses of its
-    hyperparameters on the families of a study, named in it or met.
+    """Raise InputError for what a learner refuses of its hyperparameters on the families of a
+    study, named in it or met.
     """
     met = {system.fixture.family for system in systems}
     for algorithm in config.algorithms:
-        named = {errors.one_of("families", name, FAMILIES) for name in algorithm.families}
         spec = lookup(algorithm.name)
-        for family in sorted(met | named):
+        for family in sorted(met | set(algorithm.families)):
             base = config.base(algorithm, family)
             spec.check(algorithms.host_hyperparameters(spec.hyperparameters, base, {}))
 

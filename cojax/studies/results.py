@@ -115,7 +115,7 @@ def _ordered(table: pd.DataFrame, systems: Sequence[StartedFixture], config: Stu
     }
     return table.sort_values(
         ["fixture", "algorithm", "setting", "seed"],
-        key=lambda column: column.map(places[column.name]) if column.name in places else column,
+        key=lambda column: column.map(places.get(str(column.name), lambda x: x)),
         kind="stable",
         ignore_index=True,
     )

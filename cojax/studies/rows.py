@@ -62,31 +62,31 @@ def learner_rows(groups: Sequence[Group], members: pd.DataFrame) -> list[Row]:
     rows: list[Row] = []
     for key, mine in members.groupby(["fixture", "algorithm", "setting"], sort=False):
         fixture, algorithm, setting = cast("tuple[str, str, int]", key)
+        columns = {name: mine[name].to_numpy() for name in mine.columns}
         row: Row = {
             "fixture": fixture,
             "policy": algorithm,
             "setting": int(setting),
             "hyperparameters": varied[algorithm, int(setting)],
             "num_seeds": len(mine),
-            "timesteps": int(mine["timesteps"].iloc[0]),
-            "gamma": float(mine["gamma"].iloc[0]),
-            "last": _over_seeds(mine["last_on_curve"]),
-            "best": _over_seeds(mine["best_on_curve"]),
-            "failed": int(mine["failed"].sum()),
+            "timesteps": int(columns["timesteps"][0]),
+            "gamma": float(columns["gamma"][0]),
+            "last": _over_seeds(columns["last_on_curve"]),
+            "best": _over_seeds(columns["best_on_curve"]),
+            "failed": int(columns["failed"].sum()),
         }
-        if "trial_gaps" in mine:
-            trials = np.stack(list(mine["trial_gaps"])).astype(np.float64)
+        if "trial_gaps" in columns:
+            trials = np.stack(list(columns["trial_gaps"])).astype(np.float64)
             cells = {"relative_suboptimality": trials, "failed": np.isinf(trials)}
             row |= summarize(cells, {})
-            row["seeds"] = _over_seeds(mine["relative_suboptimality"])
+            row["seeds"] = _over_seeds(columns["relative_suboptimality"])
             row["bound"] = log_gap_upper_bound(trials, CONFIDENCE)
         rows.append(row)
     return rows
 
 
-def _over_seeds(x: pd.Series) -> dict[str, float]:
-    values = x.to_numpy(np.float64)
-    return {"median": float(np.median(values)), "low": values.min(), "high": values.max()}
+def _over_seeds(x: np.ndarray) -> dict[str, float]:
+    return {"median": float(np.median(x)), "low": float(x.min()), "high": float(x.max())}
 
 
 def flat_rows(rows: Sequence[Row]) -> pd.DataFrame:

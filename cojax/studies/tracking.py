@@ -7,7 +7,7 @@ looking on.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 import numpy as np
 
@@ -91,9 +91,9 @@ class TensorBoard:
         for events in self.open.values():
             events.close()
         tags = [name for name in curves.columns if name not in LABELS]
-        several = curves["algorithm"].nunique() > 1
+        several = len(set(curves["algorithm"])) > 1
         for labels, mine in curves.groupby(list(LABELS[:-1]), sort=False):
-            fixture, algorithm, setting, seed = labels  # pyright: ignore[reportGeneralTypeIssues]
+            fixture, algorithm, setting, seed = map(str, cast("tuple", labels))
             where = folder / "tensorboard" / (algorithm if several else "") / fixture
             with self.writer(str(where / f"setting-{setting}" / f"seed-{seed}")) as events:
                 steps = mine["timesteps"].to_numpy()
