@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import sys
-from typing import Any
 
 import click
 
@@ -26,12 +25,13 @@ from cojax.commands import (
     train,
 )
 from cojax.errors import InputError
+from cojax.types import Option
 
 
 class Program(click.Group):
     """A group that turns unusable input into one line and status 2, and nothing else."""
 
-    def main(self, *args: Any, **kwargs: Any) -> Any:
+    def main(self, *args: Option, **kwargs: Option) -> object:
         """Run a command; errors that are the program's own keep their traceback."""
         with output.any_text():
             try:

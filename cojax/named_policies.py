@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import io
 import json
@@ -9,20 +10,30 @@ import os
 import zipfile
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
+
 from cojax import errors
 from cojax.agents import load_policy
 from cojax.errors import InputError
 from cojax.evaluation.host import HostPolicy, host_policy
 from cojax.evaluation.references import ReferencePolicy, parse_policy
+from cojax.io import tables
 from cojax.policy import Policy
+
+MEMBERS = "members.parquet"  # of a results folder: who is where
 
 
 def policy_from_text(text: str) -> Policy | ReferencePolicy:
-    """The reference a text names, or the policy of the checkpoint at that path.
+    """The reference a text names, the policy of the checkpoint at that path, or FOLDER@ALGORITHM
+    or FOLDER@ALGORITHM:SETTING, see :func:`policy_of_folder`.
 
     A text is a path where it exists or has a separator in it. Raises ValueError, one line, for an
     unknown name, suggesting the nearest, and for a file that holds no policy.
     """
+    folder, at, which = text.rpartition("@")
+    if at and (Path(folder) / MEMBERS).is_file():
+        return policy_of_folder(folder, which)
     if not Path(text).exists() and os.sep not in text:
         return parse_policy(text)
     if not Path(text).exists():
@@ -33,9 +44,61 @@ def policy_from_text(text: str) -> Policy | ReferencePolicy:
             "loaded; give it with --sb3 if you trust it"
         )
     try:
-        return load_policy(text)
+        policy = load_policy(text)
     except ValueError as error:
         raise InputError(f"policy {' '.join(str(error).split())}") from error
+    if policy.axes == ("member",):
+        raise InputError(
+            f"policy {text}: members of a sweep; name a setting of its results: FOLDER@ALGORITHM:3"
+        )
+    return policy
+
+
+def policy_of_folder(folder: str | os.PathLike[str], which: str) -> Policy:
+    """The last policies of an algorithm in the results folder of a study, all seeds.
+
+    ``which`` is the algorithm, with ``:SETTING`` where it has several. Axes are "fixture", where
+    there are several, and "seed". Raises InputError, one line, for an algorithm or a setting that
+    is not there, policies that were not kept, and systems of several shapes.
+    """
+    folder = Path(folder)
+    members = tables.read(folder / MEMBERS)
+    name, _, number = which.partition(":")
+    errors.one_of(f"policy {folder}@{which}: algorithm", name, set(members["algorithm"]))
+    mine = members[members["algorithm"] == name]
+    settings = sorted(set(mine["setting"]))
+    if not number and len(settings) > 1:
+        raise InputError(f"policy {folder}@{which}: expected a setting, {name}:{settings[0]}")
+    setting = number or str(settings[0])
+    errors.one_of(f"policy {folder}@{which}: setting", setting, [str(n) for n in settings])
+    mine = mine[mine["setting"] == int(setting)]
+    one_by_one = []
+    loaded: dict[str, Policy] = {}
+    for file, index in zip(mine["policy_file"], mine["policy_index"], strict=True):
+        path = folder / "policies" / str(file)
+        if not path.is_file():
+            raise InputError(f"policy {folder}@{which}: {path} is missing")
+        if file not in loaded:
+            loaded[file] = load_policy(path)
+        axes = len(loaded[file].axes)
+        one_by_one.append(
+            jax.tree.map(
+                lambda x, n=axes, i=index: x.reshape(-1, *x.shape[n:])[i], loaded[file].params
+            )
+        )
+    shapes = {str(jax.tree.map(jnp.shape, params)) for params in one_by_one}
+    if len(shapes) > 1:
+        raise InputError(
+            f"policy {folder}@{which}: expected systems of one shape, got {len(shapes)}; name a "
+            f"file of {folder / 'policies'}"
+        )
+    fixtures = len(set(mine["fixture"]))
+    axes = ("fixture", "seed") if fixtures > 1 else ("seed",)
+    lead = (fixtures, -1) if fixtures > 1 else (-1,)
+    params = jax.tree.map(lambda *x: jnp.stack(x).reshape(*lead, *jnp.shape(x[0])), *one_by_one)
+    policy = next(iter(loaded.values()))
+    title = f"{name} ({setting})" if len(settings) > 1 else name
+    return dataclasses.replace(policy, params=params, name=title, axes=axes)
 
 
 # what only one algorithm of Stable-Baselines3, or of sb3-contrib, keeps in its file, in the order

@@ -13,6 +13,7 @@ from cojax.agents import load_policy
 from cojax.cli import main
 from cojax.errors import InputError
 from cojax.experiments import load_experiment, run_experiment, shipped_experiments
+from cojax.named_policies import policy_from_text
 from cojax.studies import engine, run_study, study
 from cojax.studies.results import measure
 from cojax.studies.runner import here
@@ -83,6 +84,14 @@ def test_checkpoints_load_and_are_what_was_evaluated(finished):
     policy = load_policy(out / "policies" / "ppo-0.npz")
     assert policy.axes == ("fixture", "seed")
     again = cojax.evaluate(policy, [cojax.load_fixture("nvdex-k1-easy")], num_trials=8, root=3)
+    (member,) = (
+        pd.read_parquet(out / "members.parquet")
+        .query("fixture == 'arm-n2-p0.80-s7' and seed == 1")[["policy_file", "policy_index"]]
+        .to_numpy()
+    )
+    assert tuple(member) == ("ppo-1.npz", 1)
+    with pytest.raises(InputError, match="expected systems of one shape, got 2"):
+        policy_from_text(f"{out}@ppo")
     trials = pd.read_parquet(out / "trials.parquet")
     same = trials.query("fixture == 'nvdex-k1-easy' and policy == 'ppo'")
     np.testing.assert_allclose(

@@ -125,6 +125,32 @@ def test_a_member_is_the_solo_run_and_its_gap_can_be_measured_again(finished):
     assert line["relative_suboptimality"] == pytest.approx(np.mean(mine), rel=1e-6)
 
 
+def test_a_setting_of_a_sweep_is_evaluated_as_a_policy(finished, tmp_path):
+    out = finished[0] / "out"
+    words = ["evaluate", "--fixture", "nvdex-k1-easy", "--trials", "4", "--root", "2"]
+    done = CliRunner().invoke(
+        main, [*words, "--policy", f"{out}@ppo:1", "--out", str(tmp_path / "again")]
+    )
+    assert done.exit_code == 0, done.output
+    again = pd.read_parquet(tmp_path / "again" / "trials.parquet")
+    first = pd.read_parquet(out / "trials.parquet").query("setting == 1")
+    assert list(again["policy"].unique()) == ["ppo (1)"]
+    np.testing.assert_allclose(
+        again["relative_suboptimality"], first["relative_suboptimality"], rtol=2e-5
+    )
+    chunk = next((out / "policies").iterdir())
+    for text, words_of in {
+        f"{out}@ppo": "expected a setting, ppo:0",
+        f"{out}@ppo:7": "setting: unknown '7'",
+        f"{out}@sac": "algorithm: unknown 'sac'",
+        str(chunk): "members of a sweep; name a setting",
+    }.items():
+        refused = CliRunner().invoke(main, [*words, "--policy", text])
+        assert refused.exit_code == 2
+        assert words_of in refused.stderr
+        assert len(refused.stderr.strip().splitlines()) == 1
+
+
 def test_a_sweep_is_compared_and_reported_as_a_run_is(finished, tmp_path, monkeypatch):
     out = finished[0] / "out"
     compared = CliRunner().invoke(main, ["compare", str(out), str(out), "--json"])
@@ -283,13 +309,13 @@ def test_a_chunk_stays_within_the_memory():
 
     config = sweep(SMALL)
     group = groups(config, of("nvdex-k1-easy"))[0]
-    length, needed = fit(group, config, Layout(1), 2, 10**9)
+    length, needed = fit(group, config, Layout(1), length=2, limit=10**9)
     assert length == 2
-    shorter, less = fit(group, config, Layout(1), 2, int(needed * 0.7))
+    shorter, less = fit(group, config, Layout(1), length=2, limit=int(needed * 0.7))
     assert shorter == 1
     assert less <= needed * 0.7
     with pytest.raises(InputError, match="memory_limit"):
-        fit(group, config, Layout(1), 6, 1000)
+        fit(group, config, Layout(1), length=6, limit=1000)
 
 
 def test_the_bound():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 
@@ -22,7 +20,8 @@ import click
     metavar="POLICY",
     multiple=True,
     help="oracle, zero, random, lqr, receding-horizon:STEPS, dithered-oracle:STD, "
-    "detuned-oracle:FACTOR, or a checkpoint; may be repeated  [default: oracle, zero].",
+    "detuned-oracle:FACTOR, a checkpoint, or FOLDER@ALGORITHM[:SETTING] of results; may be "
+    "repeated  [default: oracle, zero].",
 )
 @click.option(
     "--sb3",
@@ -45,6 +44,7 @@ import click
 )
 @click.option("--json", "as_json", is_flag=True, help="Print rows as JSON, and nothing else.")
 def evaluate(
+    *,
     fixtures: tuple[str, ...],
     policies: tuple[str, ...],
     models: tuple[str, ...],
@@ -82,7 +82,7 @@ def evaluate(
     loaded = [load_fixture(name) for name in fixtures]
     if not policies and not models:
         policies = ("oracle", "zero")
-    chosen: list[Any] = [policy_from_text(text) for text in policies]
+    chosen: list[object] = [policy_from_text(text) for text in policies]
     for path in models:
         sb3_algorithm(path)  # refuses what is no model
         click.echo(
@@ -98,7 +98,7 @@ def evaluate(
             settings |= {"trials": trials, "steps": steps}
             provenance.save(result, out, settings)
         if chart is not None:
-            _draw(chosen, loaded[0], trials, root, steps, chart)
+            _draw(chosen, loaded[0], chart, num_trials=trials, num_steps=steps, root=root)
     finally:  # a full disk does not take the figures too
         if as_json:
             click.echo(json_text.rows_text(rows))
@@ -106,15 +106,12 @@ def evaluate(
             printing.print_rows(rows)
 
 
-def _draw(
-    policies: list[Any], fixture: Any, trials: int, root: int, steps: int | None, path: str
-) -> None:
+def _draw(policies: Sequence[object], fixture: Fixture, path: str, **options: Option) -> None:
     """Where the gap of each policy arises, every member of a population for itself."""
     from cojax.evaluation.diagnosis import diagnose
     from cojax.evaluation.members import singles
     from cojax.report.figures import diagnosis_figure
 
-    options: dict[str, Any] = {"num_trials": trials, "num_steps": steps, "root": root}
     alone = [one for policy in policies for one in singles(policy)]
     diagnosis_figure([diagnose(one, fixture, **options) for one in alone], path)
 
@@ -125,7 +122,9 @@ def _draw(
 @click.option("--metric", default="suboptimality", show_default=True, help="What is compared.")
 @click.option("--policy", "policies", multiple=True, metavar="NAME", help="Only these policies.")
 @click.option("--json", "as_json", is_flag=True, help="Print rows as JSON, and nothing else.")
-def compare(first: str, second: str, metric: str, policies: tuple[str, ...], as_json: bool) -> None:
+def compare(
+    first: str, second: str, *, metric: str, policies: tuple[str, ...], as_json: bool
+) -> None:
     """Compare two results folders, trial by trial.
 
     Refuses, with status 1, folders whose streams, fixtures, horizons or precision differ.

@@ -5,11 +5,17 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
+
+from cojax.types import Json, Row
+
+if TYPE_CHECKING:
+    from cojax.fixtures import Fixture
+    from cojax.fixtures.query import Problem
 
 
 @click.command("list")
@@ -94,7 +100,7 @@ def oracle_command(fixture: str, states: str, x64: bool) -> None:
         _print_json(problem.rows(problem.read(states)))
 
 
-def _answer(problem: Any, lines: Any, name: str) -> None:
+def _answer(problem: Problem, lines: Iterable[bytes], name: str) -> None:
     """Answer line by line; InputError at the end where some could not be used."""
     from cojax.errors import InputError
 
@@ -154,6 +160,7 @@ def validate_command(fixtures: tuple[str, ...], as_json: bool) -> None:
 @click.option("--resume", is_flag=True, help="Go on with a folder that holds a part of the set.")
 def generate_command(
     family: str,
+    *,
     num: int,
     seed: int,
     out: str,
@@ -208,7 +215,7 @@ def progress(title: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: report(done / max(total, 1), f"{done} of {total}")
 
 
-def _row(fixture: Any) -> dict[str, Any]:
+def _row(fixture: Fixture) -> Row:
     from cojax.fixtures.difficulty import tier
 
     return {
@@ -227,13 +234,13 @@ def _row(fixture: Any) -> dict[str, Any]:
     }
 
 
-def _print_json(rows: list[dict[str, Any]]) -> None:
+def _print_json(rows: list[Row]) -> None:
     """A JSON list, one object a line."""
     lines = ",\n ".join(json.dumps(row) for row in rows)
     click.echo(f"[{lines}]")
 
 
-def _word(value: Any) -> str:
+def _word(value: Json) -> str:
     if value is None:
         return "-"
     if isinstance(value, float):

@@ -28,6 +28,7 @@ import click
 )
 def render(
     fixture: str,
+    *,
     policy: str,
     out: str | None,
     steps: int | None,

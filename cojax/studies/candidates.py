@@ -11,13 +11,19 @@ import importlib
 import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cojax.errors import InputError
 from cojax.studies.config import Search
 from cojax.studies.space import Parameter, Setting, active, ordered
+from cojax.types import Json
+
+if TYPE_CHECKING:
+    import optuna
+    from optuna.trial import Trial
 
 WORST = 6.0  # log10 of a gap that could not be measured
 
@@ -71,7 +77,7 @@ class Proposer:
         self.spent = Fraction(0)
         self.trials: list[Candidate] = []
         self.study = _study(search, seed)
-        self._asked: dict[int, Any] = {}
+        self._asked: dict[int, Trial] = {}
         self.places: list[Candidate | None] = [self._ask() for _ in range(search.population)]
 
     @property
@@ -145,7 +151,7 @@ class Proposer:
             self.study.tell(asked, state=TrialState.PRUNED)
 
 
-def _study(search: Search, seed: int) -> Any:
+def _study(search: Search, seed: int) -> optuna.Study:
     """An Optuna study in memory. Raises InputError where an extra is not installed."""
     optuna = require()
     samplers = optuna.samplers
@@ -169,7 +175,7 @@ def _study(search: Search, seed: int) -> Any:
         ) from None
 
 
-def require() -> Any:
+def require() -> ModuleType:
     """Optuna; InputError, one line, where the extra is not installed."""
     try:
         import optuna
@@ -178,7 +184,7 @@ def require() -> Any:
     return optuna
 
 
-def _suggest(trial: Any, name: str, parameter: Parameter) -> Any:
+def _suggest(trial: Trial, name: str, parameter: Parameter) -> Json:
     """Ask for one value."""
     if parameter.values is not None:
         words = [tuple(v) if isinstance(v, list) else v for v in parameter.values]

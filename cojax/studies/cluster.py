@@ -7,7 +7,8 @@ from __future__ import annotations
 import socket
 import warnings
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from cojax.errors import InputError
 
@@ -53,7 +54,7 @@ def on_ray(address: str | None = None, *, retries: int = RETRIES) -> Engine:
     return engine
 
 
-def _require() -> Any:
+def _require() -> ModuleType:
     try:
         import ray  # pyright: ignore[reportMissingImports]
     except ImportError:
@@ -61,7 +62,7 @@ def _require() -> Any:
     return ray
 
 
-def _connect(ray: Any, address: str | None) -> None:
+def _connect(ray: ModuleType, address: str | None) -> None:
     """Join or start a cluster; InputError, one line, where there is none."""
     import logging
 
@@ -91,7 +92,7 @@ def _probe(address: str) -> None:
         raise InputError(f"ray: nothing answers at {address}: {error}") from None
 
 
-def _run(ray: Any, work: Work, retries: int) -> Iterator[Result]:
+def _run(ray: ModuleType, work: Work, retries: int) -> Iterator[Result]:
     """Keep every accelerator's queue filled; yield results as they end."""
     total = ray.cluster_resources()
     gpus = int(total.get("GPU", 0))
@@ -100,12 +101,12 @@ def _run(ray: Any, work: Work, retries: int) -> Iterator[Result]:
     train = ray.remote(max_retries=retries, **needs)(_chunk)
     groups = {id(group): ray.put(group) for group, _, _ in work.tasks}
     left = list(reversed(work.tasks))
-    running: dict[Any, Chunk] = {}
+    running: dict[object, Chunk] = {}
     while left or running:
         while left and len(running) < AHEAD * slots:
             group, chunk, placed = left.pop()
-            shape = (placed.layout.width, placed.length)
-            running[train.remote(work.config, groups[id(group)], chunk, *shape)] = chunk
+            shape = {"width": placed.layout.width, "length": placed.length}
+            running[train.remote(work.config, groups[id(group)], chunk, **shape)] = chunk
         (done, *_), _ = ray.wait(list(running), num_returns=1)
         chunk = running.pop(done)
         try:
@@ -121,7 +122,7 @@ def _run(ray: Any, work: Work, retries: int) -> Iterator[Result]:
             ) from None
 
 
-def _chunk(config: Study, group: Group, chunk: Chunk, width: int, length: int) -> Result:
+def _chunk(config: Study, group: Group, chunk: Chunk, *, width: int, length: int) -> Result:
     """Run a chunk where Ray put it, on the first device there."""
     import jax
 

@@ -10,9 +10,9 @@ lie beneath:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -66,15 +66,15 @@ class Algorithm(_Strict):
     """
 
     name: str
-    hyperparameters: dict[str, Any] = {}
-    families: dict[str, dict[str, Any]] = {}
-    settings: list[dict[str, Any]] = []
+    hyperparameters: Content = {}
+    families: dict[str, Content] = {}
+    settings: list[Content] = []
     space: dict[str, Parameter] = {}
     total_timesteps: Count | None = None
 
     @model_validator(mode="after")
     def _current_names(self) -> Algorithm:
-        def current(given: Mapping[str, Any]) -> dict[str, Any]:
+        def current(given: Content) -> Content:
             return current_names(self.name, given)
 
         for name, value in {
@@ -96,7 +96,7 @@ class Generated(_Strict):
     family: str
     num: Count = 1
     seed: Seed = 0
-    ranges: dict[str, Any] = {}
+    ranges: Content = {}
 
 
 class Curve(_Strict):
@@ -219,7 +219,7 @@ class Study(_Strict):
         """All that decides the results, JSON data: everything but ``execution``."""
         return self.model_dump(mode="json", by_alias=True, exclude={"execution"})
 
-    def base(self, algorithm: Algorithm, family: str) -> dict[str, Any]:
+    def base(self, algorithm: Algorithm, family: str) -> Content:
         """The hyperparameters of an algorithm on fixtures of a family, beneath its settings."""
         return {
             **hyperparameters(self.profile, algorithm.name, family),

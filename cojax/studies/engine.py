@@ -156,9 +156,9 @@ def measure(population: Population, policy: Policy, gaps: TrialGaps) -> Float[Ar
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
-def _measure(apply, gaps: TrialGaps, layout: Layout, params: PyTree, env_params: PyTree):
+def _measure(apply, gaps: TrialGaps, layout: Layout, *arguments: PyTree):
     def one(params, env_params):
         found = gaps(Policy(params, apply), env_params, streams.root_key(0))
         return jnp.where(jnp.isnan(found), jnp.inf, found)
 
-    return layout.spread(one, (0, 0), 0)(params, env_params)
+    return layout.spread(one, (0, 0), 0)(*arguments)

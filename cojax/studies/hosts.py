@@ -13,12 +13,13 @@ import json
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
 
 from cojax.errors import InputError
+from cojax.types import Content, Json
 
 if TYPE_CHECKING:
     from cojax.agents.loop import Progress
@@ -40,7 +41,7 @@ def join(text: str) -> None:
     Call it before JAX has looked at its devices, which importing gymnax makes it do. Raises
     InputError, one line, for another form, and where the others do not come within a minute.
     """
-    where: dict[str, Any] = {}
+    where: Content = {}
     if text != "auto":
         parts = text.split(",")
         if len(parts) != 3 or not (parts[1].isdigit() and parts[2].isdigit()):
@@ -105,8 +106,8 @@ def across_hosts(work: Work, on_progress: Callable[[Chunk], Progress]) -> Iterat
         }
     )
     for group, chunk, placed in work.tasks:
-        shape = (placed.layout.width, placed.length)
-        yield _together(work.config, group, chunk, *shape, on_progress(chunk))
+        shape = {"width": placed.layout.width, "length": placed.length}
+        yield _together(work.config, group, chunk, **shape, on_progress=on_progress(chunk))
 
 
 def follow(config: Study) -> None:
@@ -130,11 +131,17 @@ def follow(config: Study) -> None:
     everything = groups(config, systems(config, fixtures))
     for numbers, width, length in said["tasks"]:
         chunk = Chunk(*numbers)
-        _together(config, everything[chunk.group], chunk, width, length, None)
+        _together(config, everything[chunk.group], chunk, width=width, length=length)
 
 
 def _together(
-    config: Study, group: Group, chunk: Chunk, width: int, length: int, on_progress: Progress | None
+    config: Study,
+    group: Group,
+    chunk: Chunk,
+    *,
+    width: int,
+    length: int,
+    on_progress: Progress | None = None,
 ) -> Result:
     """A chunk, each process a part of it; the whole result in every process."""
     from jax.experimental import multihost_utils
@@ -156,7 +163,7 @@ def _together(
     tree = {name: x for name in names if (x := getattr(mine, name)) is not None}
     tree["params"] = mine.policy.params
 
-    def padded(x: Any) -> np.ndarray:
+    def padded(x):
         x = np.asarray(x)
         return np.concatenate([x, np.repeat(x[-1:], share - len(x), axis=0)])
 
@@ -167,7 +174,7 @@ def _together(
     return dataclasses.replace(mine, chunk=chunk, policy=policy, **whole)
 
 
-def _say(content: Any) -> Any:
+def _say(content: Json) -> Json:
     """JSON data of the first process, in all."""
     from jax.experimental import multihost_utils
 

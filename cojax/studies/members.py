@@ -82,11 +82,6 @@ class Group:
     common_streams: bool = False
 
     @property
-    def name(self) -> str:
-        """Of its policies, where no other group has the same algorithm and systems."""
-        return f"{self.spec.name}-{self.block}"
-
-    @property
     def shape(self) -> tuple[int, int, int]:
         """Numbers of settings, systems and seeds."""
         return len(self.settings), len(self.systems), self.num_seeds
@@ -175,7 +170,7 @@ def groups(config: Study, systems: Sequence[StartedFixture]) -> list[Group]:
     found: list[Group] = []
     for algorithm in config.algorithms:
         settings = list(enumerate(config.settings(algorithm)))
-        found += group(config, algorithm.name, settings, systems, len(found))
+        found += group(config, algorithm.name, settings, systems, first=len(found))
     return found
 
 
@@ -184,6 +179,7 @@ def group(
     name: str,
     settings: Sequence[tuple[int, Setting]],
     systems: Sequence[StartedFixture],
+    *,
     first: int = 0,
 ) -> list[Group]:
     """Groups of one algorithm: by block, and by what decides shapes in its hyperparameters.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from typing import Any
 
 import jax
 import numpy as np
@@ -56,7 +55,7 @@ def kind() -> str:
     return "cpu" if jax.default_backend() == "cpu" else "other"
 
 
-def devices(config: Study) -> list[Any]:
+def devices(config: Study) -> list[jax.Device]:
     """The devices to use. Raises InputError where more are asked for than can be used."""
     found = jax.local_devices()
     asked = config.execution.devices
@@ -94,7 +93,7 @@ def place(group: Group, config: Study, store: Store, report: Report) -> Placemen
         limit = memory_budget.default_limit()
     else:
         limit = int(config.execution.memory_gb * 1e9)
-    length, needed = fit(group, config, layout, length, limit)
+    length, needed = fit(group, config, layout, length=length, limit=limit)
     store.decide(f"length-{group.number:03d}", length)
     chunks = -(-group.size // length)
     report(
@@ -111,7 +110,7 @@ def chunk_members(total_timesteps: int) -> int:
     return max(CHUNK[kind()], min(MOST, CHUNK_STEPS // total_timesteps))
 
 
-def fit(group: Group, config: Study, layout: Layout, length: int, limit: int) -> tuple[int, int]:
+def fit(group: Group, config: Study, layout: Layout, *, length: int, limit: int) -> tuple[int, int]:
     """The longest chunk up to ``length``, whole blocks, within ``limit``; and its peak, bytes.
 
     Raises InputError, one line, where not even one block of one member a device fits.
@@ -135,7 +134,7 @@ def fit(group: Group, config: Study, layout: Layout, length: int, limit: int) ->
         length = fewer * layout.block
 
 
-def _measured(group: Group, config: Study, using: list[Any], report: Report) -> int:
+def _measured(group: Group, config: Study, using: list[jax.Device], report: Report) -> int:
     """The width of the highest throughput, or the usual one where the work is short."""
     most = -(-group.size // len(using))
     if group.total_timesteps * group.size < LONG or most == 1:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from cojax.agents import save_policy
 from cojax.evaluation import Evaluation, evaluate, provenance
 from cojax.evaluation.references import ReferencePolicy
@@ -60,58 +62,75 @@ class Outcome:
     folder: Path
 
 
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """A study whose members are all in the store.
+
+    Attributes:
+        config: the study.
+        learned: what its members learned by and are measured by; of a search, the winners'.
+        systems: in order.
+        groups: all of them.
+        store: what was trained.
+        facts: what this sitting says of groups, by number: memory, time.
+        candidates: of a search, what was tried.
+    """
+
+    config: Study
+    learned: Study
+    systems: Sequence[StartedFixture]
+    groups: Sequence[Group]
+    store: Store
+    facts: dict[int, Content]
+    candidates: pd.DataFrame | None
+
+
 def write(
-    config: Study,
-    trained: Study,
-    systems: Sequence[StartedFixture],
-    everything: Sequence[Group],
-    store: Store,
+    trained: Trained,
     folder: Path,
     *,
     references: Sequence[ReferencePolicy | Policy],
-    facts: dict[int, Content],
     trackers: Sequence[Tracker],
-    candidates: pd.DataFrame | None,
 ) -> Outcome:
-    """Measure what was trained, and everything into the folder, which appears whole or not at all.
-
-    ``config`` is the study and ``trained`` what its members learned by, of a search the winners'.
+    """Measure what was trained, beside ``references``, and write everything into the folder, which
+    appears whole or not at all.
     """
-    tabled = {name: _ordered(store.read(name), systems, config) for name in (MEMBERS, CURVES)}
-    rows = learner_rows(everything, tabled[MEMBERS])
+    config, store = trained.config, trained.store
+    members, curves = (_ordered(store.read(name), trained) for name in (MEMBERS, CURVES))
+    rows = learner_rows(trained.groups, members)
     evaluations: list[Evaluation] = []
     policies: dict[str, Policy] = {}
     if config.kind == "sweep":
-        trials = trial_frame(tabled[MEMBERS])
+        trials = trial_frame(members)
         rows.sort(key=lambda row: (row["fixture"], row["bound"]))
     else:
-        evaluations, trials, policies, rows = _measured(config, everything, store, references, rows)
+        evaluations, trials, policies, rows = _measured(trained, references, rows)
+        members = _placed(members, trained.groups)
     outcome = Outcome(
         study=config,
-        systems=systems,
+        systems=trained.systems,
         rows=rows,
-        members=tabled[MEMBERS].drop(columns="trial_gaps", errors="ignore"),
+        members=members.drop(columns="trial_gaps", errors="ignore"),
         trials=trials,
-        curves=tabled[CURVES],
+        curves=curves,
         evaluations=evaluations,
         policies=policies,
-        candidates=candidates,
+        candidates=trained.candidates,
         folder=folder,
     )
     with part(store.folder, "results") as new:
-        about = _provenance(config, trained, systems, everything, evaluations, facts)
-        _fill(outcome, new, about, store)
+        _fill(outcome, new, _provenance(trained, evaluations), store)
         for tracker in trackers:
             tracker.end(rows, outcome.curves, new)
     finish(store.folder, "results", folder)
     return outcome
 
 
-def _ordered(table: pd.DataFrame, systems: Sequence[StartedFixture], config: Study) -> pd.DataFrame:
+def _ordered(table: pd.DataFrame, trained: Trained) -> pd.DataFrame:
     """Lines by system and algorithm as the study names them, then setting and seed."""
     places = {
-        "fixture": {system.id: i for i, system in enumerate(systems)},
-        "algorithm": {algorithm.name: i for i, algorithm in enumerate(config.algorithms)},
+        "fixture": {system.id: i for i, system in enumerate(trained.systems)},
+        "algorithm": {one.name: i for i, one in enumerate(trained.config.algorithms)},
     }
     return table.sort_values(
         ["fixture", "algorithm", "setting", "seed"],
@@ -122,11 +141,7 @@ def _ordered(table: pd.DataFrame, systems: Sequence[StartedFixture], config: Stu
 
 
 def _measured(
-    config: Study,
-    everything: Sequence[Group],
-    store: Store,
-    references: Sequence[ReferencePolicy | Policy],
-    learned: Sequence[Row],
+    trained: Trained, references: Sequence[ReferencePolicy | Policy], learned: Sequence[Row]
 ) -> tuple[list[Evaluation], pd.DataFrame, dict[str, Policy], list[Row]]:
     """Evaluations, their trials, the policies, and rows of both training and evaluation.
 
@@ -135,6 +150,7 @@ def _measured(
     """
     import pandas as pd
 
+    config, store, everything = trained.config, trained.store, trained.groups
     about = {(row["fixture"], row["policy"], row["setting"]): row for row in learned}
     evaluations, frames, policies = [], [], {}
     rows: dict[str, list[Row]] = {}
@@ -143,9 +159,7 @@ def _measured(
         learners = []
         for group in together:
             settings = counts[group.spec.name] > 1
-            name = group.name
-            if name in policies:
-                name = f"{name}-{group.number}"
+            name = file_name(group, everything)
             policies[name] = store.policies(group, POLICIES, settings=settings)
             learners.append(policies[name])
             if config.kind == "train":
@@ -173,6 +187,31 @@ def _measured(
         policies,
         [row for fixture in ordered for row in rows[fixture]],
     )
+
+
+def file_name(group: Group, everything: Sequence[Group]) -> str:
+    """Of a group's policies: ALGORITHM-BLOCK, with a number where settings decide shapes."""
+    name = f"{group.spec.name}-{group.block}"
+    first = next(g for g in everything if g.block == group.block and g.spec.name == group.spec.name)
+    return name if first is group else f"{name}-{group.number}"
+
+
+def _placed(members: pd.DataFrame, everything: Sequence[Group]) -> pd.DataFrame:
+    """Members with the file of their policy, and its place among its axes laid in a row."""
+    members = members.assign(policy_file="", policy_index=0)
+    for group in everything:
+        mine = members["group"] == group.number
+        settings = {number: place for place, number in enumerate(group.settings)}
+        systems = {system.id: place for place, system in enumerate(group.systems)}
+        at = (
+            members.loc[mine, "fixture"].map(systems),
+            members.loc[mine, "setting"].map(settings),
+            members.loc[mine, "seed"],
+        )
+        shape = (len(systems), len(settings), group.num_seeds)
+        members.loc[mine, "policy_index"] = np.ravel_multi_index(at, shape)
+        members.loc[mine, "policy_file"] = f"{file_name(group, everything)}.npz"
+    return members
 
 
 def _together(everything: Sequence[Group]) -> list[list[Group]]:
@@ -237,36 +276,30 @@ def _fill(outcome: Outcome, new: Path, about: Content, store: Store) -> None:
         write_report(new)
 
 
-def _provenance(
-    config: Study,
-    trained: Study,
-    systems: Sequence[StartedFixture],
-    everything: Sequence[Group],
-    evaluations: Sequence[Evaluation],
-    facts: dict[int, Content],
-) -> Content:
+def _provenance(trained: Trained, evaluations: Sequence[Evaluation]) -> Content:
     """All that decides, or may explain, the figures of a study; JSON data."""
+    config = trained.config
     if evaluations:
         found = provenance.provenance(config.kind, evaluations, config.content())
     else:
         known = {
             one.id: provenance.about_fixture(one.fixture.sha256, one.fixture.horizon, one.floor)
-            for one in systems
+            for one in trained.systems
         }
-        chosen = trained.evaluation
+        chosen = trained.learned.evaluation
         trials = {"root": chosen.root, "num_trials": chosen.num_trials, "precision": "float32"}
         found = provenance.described(config.kind, known, trials, config.content())
     if config.kind != "run":  # whose files are the same whatever it took
         found["execution"] = config.execution.model_dump(mode="json")
         found["groups"] = [
             {
-                "name": group.name,
+                "name": file_name(group, trained.groups),
                 "algorithm": group.spec.name,
                 "fixtures": [system.id for system in group.systems],
                 "settings": list(group.settings),
                 "num_seeds": group.num_seeds,
-                **facts.get(group.number, {}),
+                **trained.facts.get(group.number, {}),
             }
-            for group in everything
+            for group in trained.groups
         ]
     return found

@@ -25,7 +25,7 @@ from cojax.studies.config import Study, load_study
 from cojax.studies.engine import Result
 from cojax.studies.members import Chunk, Group, cut, groups
 from cojax.studies.placement import Placement, place
-from cojax.studies.results import Outcome, write
+from cojax.studies.results import Outcome, Trained, write
 from cojax.studies.store import MEMBERS, Store
 from cojax.studies.systems import StartedFixture, load
 from cojax.studies.tracking import Tracker
@@ -131,24 +131,22 @@ def run_study(
             systems = load(config, state)
             members.check(config, systems)
             settle(state, {system.id: system.fixture.sha256 for system in systems})
-            trained, candidates = config, None
+            learned, candidates = config, None
             if config.search is None:
                 everything = groups(config, systems)
             else:
                 from cojax.studies import search
 
                 candidates = search.run_searches(config, systems, state)
-                trained, chosen = search.winners(config, candidates)
-                everything = search.winner_groups(trained, chosen, systems)
-            facts = _train(trained, systems, everything, store, engine, trackers)
+                learned, chosen = search.winners(config, candidates)
+                everything = search.winner_groups(learned, chosen, systems)
+            facts = _train(learned, systems, everything, store, engine=engine, trackers=trackers)
         except InputError:
             if fresh and not any((state / n).exists() for n in ("chunks", "search", "learners")):
                 shutil.rmtree(state, ignore_errors=True)
             raise
-        return write(
-            config, trained, systems, everything, store, folder,
-            references=references, facts=facts, trackers=trackers, candidates=candidates,
-        )  # fmt: skip
+        done = Trained(config, learned, systems, everything, store, facts, candidates)
+        return write(done, folder, references=references, trackers=trackers)
 
 
 def _train(
@@ -156,6 +154,7 @@ def _train(
     systems: Sequence[StartedFixture],
     everything: Sequence[Group],
     store: Store,
+    *,
     engine: Engine,
     trackers: Sequence[Tracker],
 ) -> dict[int, Content]:
@@ -183,7 +182,10 @@ def _train(
                 if (warning := group.warning()) is not None:
                     report(0.0, warning)
         timesteps = sum(group.total_timesteps * group.size for group in everything)
-        watch = Watch(store, report, total, before, timesteps, trackers, len(tasks) <= FEW)
+        watch = Watch(
+            store, report, members=total, done=before, timesteps=timesteps,
+            trackers=trackers, every=len(tasks) <= FEW,
+        )  # fmt: skip
         of = {task.chunk: task.group for task in tasks}
 
         def keep(result: Result) -> None:
@@ -219,6 +221,7 @@ class Watch:
         self,
         store: Store,
         report: Report,
+        *,
         members: int,
         done: int,
         timesteps: int,

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import jax
 import numpy as np
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 FRESH = 1_000_003  # added to the seed of the search for that of the winners
 STATE_SECONDS = 60.0
 FINISHED = "finished"  # a file in the folder of a branch that has ended
+Chosen: TypeAlias = dict[str, list[tuple[int, Setting]]]  # numbered, by algorithm
 DEFAULTS = -1  # number of the setting that varies nothing
 
 
@@ -55,7 +56,8 @@ def run_searches(config: Study, systems: Sequence[StartedFixture], state: Path) 
         with stage(f"search {branch.name}") as report:
             kept = Storage(config.search.storage or f"sqlite:///{state / DATABASE}",
                            f"{config.name}/{branch.name}")  # fmt: skip
-            proposer = _run(config, branch, systems, state / "search" / branch.name, kept, report)
+            place = state / "search" / branch.name
+            proposer = _run(config, branch, systems, place, storage=kept, report=report)
         frames.append(_frame(branch, proposer))
         shares = json.dumps(importances(proposer))
         files.write_whole(state / "search" / branch.name / "importance.json", shares)
@@ -78,12 +80,12 @@ def _check(config: Study, branch: Branch, systems: Sequence[StartedFixture]) -> 
     spec.check(algorithms.host_hyperparameters(spec.hyperparameters, {**base, **branch.fixed}, {}))
 
 
-def winners(config: Study, trials: pd.DataFrame) -> tuple[Study, dict[str, list[tuple[int, Any]]]]:
+def winners(config: Study, trials: pd.DataFrame) -> tuple[Study, Chosen]:
     """The best complete trials of each algorithm and its defaults, to be trained on fresh seeds
     and measured on streams that no choice has seen; by algorithm.
     """
     assert config.search is not None
-    chosen: dict[str, list[tuple[int, Any]]] = {}
+    chosen: Chosen = {}
     for algorithm in config.algorithms:
         mine = trials[(trials["algorithm"] == algorithm.name) & (trials["state"] == "complete")]
         order = np.argsort(np.asarray(mine["bound"]), kind="stable")[: config.search.winners]
@@ -102,13 +104,11 @@ def winners(config: Study, trials: pd.DataFrame) -> tuple[Study, dict[str, list[
     return fresh, chosen
 
 
-def winner_groups(
-    config: Study, chosen: dict[str, list[tuple[int, Any]]], systems: Sequence[StartedFixture]
-) -> list[Group]:
+def winner_groups(config: Study, chosen: Chosen, systems: Sequence[StartedFixture]) -> list[Group]:
     """The groups that train the winners."""
     found: list[Group] = []
     for name, settings in chosen.items():
-        found += group(config, name, settings, systems, len(found))
+        found += group(config, name, settings, systems, first=len(found))
     return found
 
 
@@ -141,6 +141,7 @@ def _run(
     branch: Branch,
     systems: Sequence[StartedFixture],
     folder: Path,
+    *,
     storage: Storage,
     report: Report,
 ) -> Proposer:

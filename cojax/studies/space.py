@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -21,9 +21,10 @@ from scipy.stats import qmc
 
 from cojax.agents.algorithm import Algorithm, checked
 from cojax.errors import InputError, nearest
+from cojax.types import Content, Json
 
 Value: TypeAlias = bool | int | float | str | tuple[int, ...]
-Setting: TypeAlias = dict[str, Any]
+Setting: TypeAlias = Content
 Sampler: TypeAlias = Literal["grid", "random", "sobol"]
 
 
@@ -42,17 +43,17 @@ class Parameter(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    values: Annotated[list[Any], Field(min_length=1)] | None = None
+    values: Annotated[list[Json], Field(min_length=1)] | None = None
     low: float | None = None
     high: float | None = None
     log: bool = False
     int_: bool = Field(False, alias="int")
     num: Annotated[int, Field(ge=1, strict=True)] | None = None
-    when: dict[str, list[Any]] = {}
+    when: dict[str, list[Json]] = {}
 
     @model_validator(mode="before")
     @classmethod
-    def _bare_list(cls, content: Any) -> Any:
+    def _bare_list(cls, content: Json) -> Json:
         return {"values": content} if isinstance(content, list) else content
 
     @model_validator(mode="after")
@@ -73,7 +74,7 @@ class Parameter(BaseModel):
             raise ValueError("int: expected whole low and high")
         return self
 
-    def at(self, u: float) -> Any:
+    def at(self, u: float) -> Json:
         """The value at a fraction u in [0, 1) of the distribution."""
         if self.values is not None:
             return _plain(self.values[min(int(u * len(self.values)), len(self.values) - 1)])
@@ -90,7 +91,7 @@ class Parameter(BaseModel):
             return int(min(max(round(value), self.low), self.high))
         return value
 
-    def levels(self, name: str) -> list[Any]:
+    def levels(self, name: str) -> list[Json]:
         """The values of a grid. Raises ValueError where a range does not say how many."""
         if self.values is not None:
             return [_plain(value) for value in self.values]
@@ -105,7 +106,7 @@ class Parameter(BaseModel):
         return sorted({round(x) for x in points}) if self.int_ else points
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Json) -> Json:
     """Lists as tuples: settings are compared and hashed."""
     return tuple(value) if isinstance(value, list) else value
 
