@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from cojax import __version__
 from cojax.agents.policies import ActorPolicy
@@ -53,7 +54,7 @@ def save_policy(path: str | os.PathLike, policy: Policy) -> None:
         "kind": kind,
         "apply": dataclasses.asdict(policy.apply),  # pyright: ignore[reportArgumentType]
     }
-    arrays = {name: np.asarray(x) for name, x in _flatten(policy.params).items()}
+    arrays = {name: np.asarray(x) for name, x in flatten_dict(policy.params, sep="/").items()}
     with files.whole_file(path) as file:
         np.savez(file, **arrays, **{HEADER: np.array(json.dumps(header))})  # pyright: ignore[reportArgumentType]
 
@@ -82,33 +83,14 @@ def _policy(header: Content, arrays: dict[str, np.ndarray]) -> Policy:
         k: tuple(v) if isinstance(v, list) else v for k, v in header["apply"].items()
     }
     apply, axes = POLICIES[header["kind"]](**fields), tuple(header["axes"])
-    policy = Policy(_unflatten(arrays), apply, header["name"], axes)
+    policy = Policy(
+        jax.tree.map(jnp.asarray, unflatten_dict(arrays, sep="/")), apply, header["name"], axes
+    )
     function = apply
     for _ in axes:
         function = jax.vmap(function, (0, None, None))
     jax.eval_shape(function, policy.params, jnp.zeros(arrays["mean"].shape[-1]), jax.random.key(0))
     return policy
-
-
-def _flatten(tree: PyTree, prefix: str = "") -> dict[str, PyTree]:
-    """Nested dicts to one dict whose keys are paths, ``a/b/c``."""
-    flat = {}
-    for name, value in tree.items():
-        path = f"{prefix}{name}"
-        flat |= _flatten(value, path + "/") if isinstance(value, dict) else {path: value}
-    return flat
-
-
-def _unflatten(flat: dict[str, PyTree]) -> dict[str, PyTree]:
-    """Inverse of ``_flatten``, leaves as JAX arrays."""
-    tree: dict[str, PyTree] = {}
-    for path, value in flat.items():
-        *parents, name = path.split("/")
-        node = tree
-        for parent in parents:
-            node = node.setdefault(parent, {})
-        node[name] = jnp.asarray(value)
-    return tree
 
 
 def identify(population: Population, plan: Plan, evaluate: Evaluate | None) -> Content:
@@ -257,7 +239,7 @@ def save_tree(target: Path, tree: PyTree) -> None:
     _seal(target).write_bytes(files.digest_of_files(target))
 
 
-def load_tree(target: Path, like: PyTree) -> Any:
+def load_tree(target: Path, like: PyTree) -> PyTree:
     """Read what ``save_tree`` wrote of a tree of the structure, shapes and types of ``like``.
 
     Raises ValueError, one line, where it is damaged or of another structure.
@@ -333,7 +315,7 @@ def _leaves(tree: PyTree) -> dict[str, jax.Array]:
     return {str(i): plain(x) for i, x in enumerate(jax.tree.leaves(tree))}
 
 
-def _rebuild(like: PyTree, leaves: dict[str, jax.Array]) -> Any:
+def _rebuild(like: PyTree, leaves: dict[str, jax.Array]) -> PyTree:
     """Inverse of ``_leaves`` for a tree of the structure ``like``."""
     old, structure = jax.tree.flatten(like)
 

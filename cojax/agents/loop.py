@@ -124,7 +124,7 @@ class Members:
         calls = zip(self.states, self.arguments, strict=True)
         return self._row([one(state, *a[:2]) for state, a in calls], jnp.stack)
 
-    def restart(self, members: Bool[np.ndarray, M], p: Population) -> None:
+    def restart(self, members: Bool[np.ndarray, " M"], p: Population) -> None:
         """Let some members begin anew, and all go on by the arguments of ``p``, a population of
         the same shape and layout. Its members must have clocks of their own.
         """
@@ -156,7 +156,7 @@ def _choose(mask, new, old):
 def run(
     p: Population,
     plan: Plan,
-    gamma: Float[np.ndarray, M],
+    gamma: Float[np.ndarray, " M"],
     *,
     memory_bytes: int = 0,
     progress: Progress | None = None,
@@ -179,7 +179,7 @@ def run(
     best = None
     if keep_best and numbers(empty[1], p.shape) is not None:
         best = Best.create(p.shape, jax.device_get(members.policies()))
-    history, identity = [], None
+    history, identity = [], {}
     if checkpoint_dir is not None:
         identity = checkpoint.identify(p, plan, evaluate)
         members.states, history = checkpoint.restore(
@@ -196,7 +196,8 @@ def run(
             best.see(len(history) - 1, value, jax.device_get(members.policies()))
         now = time.perf_counter()
         rate = (done - begun) * plan.steps * p.size / (now - start)
-        if identity is not None and (done == plan.total or now - saved >= checkpoint_seconds):
+        due = done == plan.total or now - saved >= checkpoint_seconds
+        if checkpoint_dir is not None and due:
             checkpoint.save(checkpoint_dir, identity, members.states, history=history, best=best)
             saved = time.perf_counter()
         if progress is not None:

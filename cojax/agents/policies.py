@@ -34,7 +34,9 @@ class ActorPolicy:
     num_outputs: int
     squash: bool
 
-    def __call__(self, params: PyTree, obs: Float[Array, o], key: PRNGKeyArray) -> Float[Array, m]:
+    def __call__(
+        self, params: PyTree, obs: Float[Array, " o"], key: PRNGKeyArray
+    ) -> Float[Array, " m"]:
         """Map one observation to one action; the key is not used."""
         z = jnp.clip((obs - params["mean"]) / params["std"], -params["clip"], params["clip"])
         actor = MLP(self.hidden, self.num_outputs, self.activation)

@@ -5,19 +5,20 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from cojax.agents.algorithm import Number
 from cojax.types import Array, Bool, Float
 
 
 def gae(
-    rewards: Float[Array, T * N],
-    values: Float[Array, T * N],
-    final_values: Float[Array, T * N],
+    rewards: Float[Array, " T *N"],
+    values: Float[Array, " T *N"],
+    final_values: Float[Array, " T *N"],
     *,
-    terminated: Bool[Array, T * N],
-    truncated: Bool[Array, T * N],
-    gamma: Float[Array, ""] | float,
-    gae_lambda: Float[Array, ""] | float,
-) -> Float[Array, T * N]:
+    terminated: Bool[Array, " T *N"],
+    truncated: Bool[Array, " T *N"],
+    gamma: Number,
+    gae_lambda: Number,
+) -> Float[Array, " T *N"]:
     """Generalised advantage estimates of steps 0 ≤ t < T (Schulman et al. 2016, arXiv:1506.02438).
 
         δ_t = r_t + γ (1 - terminated_t) V(s'_t) - V(s_t)

@@ -90,21 +90,9 @@ def train(
     Warns:
         DiscountWarning: once, where a γ is given that is not the system's own.
     """
-    job = prepare(
-        algorithm,
-        params,
-        key,
-        env=env,
-        hyperparameters=hyperparameters,
-        num_seeds=num_seeds,
-        total_timesteps=total_timesteps,
-        num_envs=num_envs,
-        evaluate=evaluate,
-        eval_every=eval_every,
-        batching=batching,
-        memory_limit=memory_limit,
-        checkpoint_dir=checkpoint_dir,
-    )
+    given = dict(locals())
+    del given["progress"]
+    job = prepare(**given)
     if job.warning is not None:
         warnings.warn(job.warning, DiscountWarning, stacklevel=2)
     return job.run(progress)
@@ -242,7 +230,7 @@ def prepare(
     )
 
 
-def discounts(p: Population) -> tuple[Float[np.ndarray, M], str | None]:
+def discounts(p: Population) -> tuple[Float[np.ndarray, " M"], str | None]:
     """γ of each member, and a line where one is not the system's own."""
     used = np.broadcast_to(algorithms.discount(p.env_params, p.h), p.shape)
     own = np.broadcast_to(getattr(p.env_params, "discount", np.nan), p.shape)
