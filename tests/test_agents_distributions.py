@@ -6,9 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import stats
 
-from cojax.agents import (
-    distributions,
-)
+from cojax.agents import distributions
 
 
 def test_gaussian_density_and_entropy():

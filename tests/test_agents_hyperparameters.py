@@ -10,17 +10,8 @@ import re
 import numpy as np
 import pytest
 
-from cojax.agents import (
-    RenamedWarning,
-    algorithm,
-    ppo,
-    td3,
-    training,
-    tuned,
-)
-from cojax.agents.algorithm import (
-    hyperparameters,
-)
+from cojax.agents import RenamedWarning, algorithm, ppo, td3, training, tuned
+from cojax.agents.algorithm import hyperparameters
 from cojax.errors import InputError
 from cojax.experiments.config import training as training_of
 from cojax.sweeps.config import sweep as sweep_of

@@ -8,12 +8,7 @@ import numpy as np
 import pytest
 from agents_toy import Toy, ToyParams
 
-from cojax.agents import (
-    ddpg,
-    off_policy,
-    on_policy,
-    ppo,
-)
+from cojax.agents import ddpg, off_policy, on_policy, ppo, returns
 from cojax.agents.algorithm import (
     Episodes,
     hyperparameters,
@@ -79,3 +74,25 @@ def test_an_infinite_limit_leaves_the_environments_own():
     for limit in (np.inf, 1e10, 16.0):
         h = hyperparameters(ppo.PPO, {"max_episode_steps": limit})
         assert int(shorten_episodes(params, h).max_steps_in_episode) == 16
+
+
+class Column(Toy):
+    """A reward of shape (1,): with the rewards of N environments it would make an (N, N)."""
+
+    def step_env(self, key, state, action, params):
+        obs, state, reward, terminated, info = super().step_env(key, state, action, params)
+        return obs, state, reward[None], terminated, info
+
+
+def test_a_reward_that_is_no_number_is_refused():
+    h = hyperparameters(ppo.PPO, {"num_envs": 4, "num_steps": 2})
+    state = on_policy.init(Column(), jax.random.key(0), strong(ToyParams()), h)
+    with pytest.raises(AssertionError, match=r"has shape \(4, 1\) but expected \(4,\)"):
+        on_policy.collect(Column(), state, strong(ToyParams()), h, key=jax.random.key(1))
+
+
+def test_advantages_of_unequal_shapes_are_refused():
+    row, column = jnp.zeros((3, 2)), jnp.zeros((3, 1))
+    flags = jnp.zeros((3, 2), bool)
+    with pytest.raises(AssertionError, match="assert_equal_shape"):
+        returns.gae(row, row, column, terminated=flags, truncated=flags, gamma=0.9, gae_lambda=0.9)

@@ -11,9 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cojax.agents import (
-    networks,
-)
+from cojax.agents import networks
 
 
 def test_head_rescaling_is_exact():

@@ -9,17 +9,8 @@ import numpy as np
 import pytest
 from agents_toy import Toy, ToyParams
 
-from cojax.agents import (
-    distributions,
-    networks,
-    on_policy,
-    ppo,
-    returns,
-    train,
-)
-from cojax.agents.algorithm import (
-    strong,
-)
+from cojax.agents import distributions, networks, on_policy, ppo, returns, train
+from cojax.agents.algorithm import strong
 
 
 def numpy_gae(r, v, w, terminated, truncated, gamma, lam):

@@ -8,9 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cojax.agents import (
-    optimization,
-)
+from cojax.agents import optimization
 
 
 @pytest.mark.parametrize("width", [4, optimization.PACKED])

@@ -183,24 +183,11 @@ def save(
             remove_tree(folder / str(old))
 
 
-def restore(
-    folder: str | os.PathLike,
-    identity: Content,
-    states: list[PyTree],
-    *,
-    interval: PyTree,
-    best: Best | None,
-) -> tuple[list[PyTree], list[PyTree]]:
-    """Return (states, history) of the newest state in ``folder``, or (states, []) if it is empty.
-
-    ``states`` and ``interval`` give the structure of the states and of one interval's record;
-    ``best`` is filled in place.
-    Raises ValueError naming the first thing in which the checkpoint is of another run.
-    """
+def verify(folder: str | os.PathLike, identity: Content) -> None:
+    """Raise InputError naming the first thing in which a state in ``folder`` is of another run."""
     folder = Path(folder).absolute()
-    intervals = _intervals(folder)
-    if not intervals:
-        return states, []
+    if not _intervals(folder):
+        return
     try:
         saved = dict(json.loads((folder / "run.json").read_text("utf-8")))
     except (OSError, ValueError, TypeError) as error:
@@ -211,6 +198,20 @@ def restore(
                 f"{folder}: checkpoint of another run: {name}: expected {ours}, "
                 f"got {saved.get(name)}"
             )
+
+
+def restore(
+    folder: str | os.PathLike, states: list[PyTree], interval: PyTree, best: Best | None
+) -> tuple[list[PyTree], list[PyTree]]:
+    """Return (states, history) of the newest state in ``folder``, or (states, []) if it is empty.
+
+    ``states`` and ``interval`` give the structure of the states and of one interval's record;
+    ``best`` is filled in place.
+    """
+    folder = Path(folder).absolute()
+    intervals = _intervals(folder)
+    if not intervals:
+        return states, []
     record = [[interval] * intervals[-1], best and best.tree()]
     states, found = load_tree(folder / str(intervals[-1]), [states, record])
     history, seen = jax.tree.map(np.asarray, found)
@@ -290,7 +291,7 @@ def read_chunk(folder: Path) -> int | None:
         members = json.loads(file.read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{file}: expected a whole number: {error}") from None
-    if type(members) is not int:
+    if type(members) is not int or members < 1:
         raise InputError(
             f"{file}: expected a whole number of members, got {members!r}; a checkpoint of "
             "another version begins anew in another folder"

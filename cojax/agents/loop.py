@@ -171,6 +171,10 @@ def run(
     ``checkpoint_dir`` after the last interval, and after any other that ends at least
     ``checkpoint_seconds`` after the state before it.
     """
+    identity = {}
+    if checkpoint_dir is not None:
+        identity = checkpoint.identify(p, plan, evaluate)
+        checkpoint.verify(checkpoint_dir, identity)
     start = time.perf_counter()
     members = Members.create(p, plan)
     empty = members.compile(evaluate)
@@ -179,12 +183,9 @@ def run(
     best = None
     if keep_best and numbers(empty[1], p.shape) is not None:
         best = Best.create(p.shape, jax.device_get(members.policies()))
-    history, identity = [], {}
+    history = []
     if checkpoint_dir is not None:
-        identity = checkpoint.identify(p, plan, evaluate)
-        members.states, history = checkpoint.restore(
-            checkpoint_dir, identity, members.states, interval=empty, best=best
-        )
+        members.states, history = checkpoint.restore(checkpoint_dir, members.states, empty, best)
     done = begun = plan.ends[len(history) - 1] if history else 0
     saved = start = time.perf_counter()
     for end in plan.ends[len(history) :]:

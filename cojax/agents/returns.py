@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import chex
 import jax
 import jax.numpy as jnp
 
@@ -39,6 +40,7 @@ def gae(
 
     Returns A_t.
     """
+    chex.assert_equal_shape((rewards, values, final_values, terminated, truncated))
     delta = rewards + gamma * jnp.where(terminated, 0.0, final_values) - values
     decay = gamma * gae_lambda * (1.0 - (terminated | truncated).astype(rewards.dtype))
 

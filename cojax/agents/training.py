@@ -206,11 +206,16 @@ def prepare(
         batching=batching,
     )
     steps = population.spec.steps_per_update(population.h)
+    plan = Plan.of(steps, total_timesteps, eval_every)
     gamma, warning = discounts(population)
     limit = memory_budget.default_limit() if memory_limit is None else int(memory_limit)
     folder = None if checkpoint_dir is None else Path(checkpoint_dir)
     members = None if folder is None else checkpoint.read_chunk(folder)
     start = time.perf_counter()
+    if folder is not None and members is not None:
+        part = population.part(slice(0, min(members, population.size)))
+        first = folder / "chunk-0000" if part is not population else folder
+        checkpoint.verify(first, checkpoint.identify(part, plan, evaluate))  # before it is compiled
     chunks, memory_bytes = memory_budget.fit(population, evaluate, limit, members)
     seconds = time.perf_counter() - start
     if folder is not None and members is None:
@@ -218,7 +223,7 @@ def prepare(
     return Job(
         population=population,
         sizes=sizes,
-        plan=Plan.of(steps, total_timesteps, eval_every),
+        plan=plan,
         evaluate=evaluate,
         gamma=labelled(gamma, sizes),
         warning=warning,
