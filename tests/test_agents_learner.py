@@ -87,7 +87,7 @@ class Column(Toy):
 def test_a_reward_that_is_no_number_is_refused():
     h = hyperparameters(ppo.PPO, {"num_envs": 4, "num_steps": 2})
     state = on_policy.init(Column(), jax.random.key(0), strong(ToyParams()), h)
-    with pytest.raises(AssertionError, match=r"has shape \(4, 1\) but expected \(4,\)"):
+    with pytest.raises(AssertionError, match=r"has shape \(4, 1\) but expected \(4\)"):
         on_policy.collect(Column(), state, strong(ToyParams()), h, key=jax.random.key(1))
 
 

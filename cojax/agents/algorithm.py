@@ -6,7 +6,7 @@ import dataclasses
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -39,6 +39,7 @@ Number: TypeAlias = Scalar | float
 Metrics: TypeAlias = dict[str, Scalar]
 
 
+@runtime_checkable
 class Environment(Protocol):
     """What learners need of an environment of gymnax, whose parameters have a limit of steps."""
 

@@ -12,7 +12,6 @@ import json
 import os
 import shutil
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -94,12 +93,8 @@ def _policy(header: Content, arrays: dict[str, np.ndarray]) -> Policy:
 
 
 def identify(population: Population, plan: Plan, evaluate: Evaluate | None) -> Content:
-    """Return what a run must share with the checkpoint it continues, as JSON values.
-
-    Functions are compared by their programs: what they compute, not what they are called.
-    """
+    """Return what a run must share with the checkpoint it continues, as JSON values."""
     h = population.h
-    one = population.arguments(0)
     statics = {
         f.name: getattr(h, f.name)
         for f in dataclasses.fields(h)
@@ -109,8 +104,7 @@ def identify(population: Population, plan: Plan, evaluate: Evaluate | None) -> C
         "format": STATE_FORMAT,
         "algorithm": population.spec.name,
         "versions": {"cojax": __version__, "jax": jax.__version__},
-        "environment": f"{population.env.name} {_program(_stepped(population), *one)}",
-        "evaluate": evaluate and _program(_measured(population, evaluate), *one),
+        **_programs(population, evaluate),
         "members": population.size,
         "batching": "loop" if population.layout is None else "vmap",
         "shapes": statics,
@@ -122,22 +116,17 @@ def identify(population: Population, plan: Plan, evaluate: Evaluate | None) -> C
     return json.loads(json.dumps(identity))
 
 
-def _stepped(population: Population) -> Callable:
-    """A function of one member's arguments: a reset and a step of its environment."""
-    env = population.env
+def _programs(population: Population, evaluate: Evaluate | None) -> dict[str, str | None]:
+    """The environment, by a reset and a step, and ``evaluate`` as functions of one member: they are
+    compared by their programs, what they compute and not what they are called.
+    """
+    spec, env = population.spec, population.env
 
     def stepped(env_params, h, key):
         del h
         _, state = env.reset(key, env_params)
         action = jnp.zeros(env.action_space(env_params).shape, jnp.float32)
         return env.step(key, state, action, env_params)
-
-    return stepped
-
-
-def _measured(population: Population, evaluate: Evaluate) -> Callable:
-    """A function of one member's arguments: what ``evaluate`` says of its first policy."""
-    spec, env = population.spec, population.env
 
     def first(env_params, h, key):
         return spec.policy_params(env, spec.init(env, key, env_params, h), env_params, h)
@@ -146,21 +135,19 @@ def _measured(population: Population, evaluate: Evaluate) -> Callable:
         shapes = jax.eval_shape(first, env_params, h, key)
         params = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
         policy = Policy(params, spec.policy_apply(env, env_params, h), spec.name)
-        return evaluate(policy, env_params, jax.random.key(0))
+        return evaluate and evaluate(policy, env_params, jax.random.key(0))
 
-    return measured
+    def digits(function):
+        traced = jax.jit(function).trace(*population.arguments(0))
+        words = traced.lower(lowering_platforms=("cpu",)).as_text()
+        if "callback" in words:  # no part of the program that could be compared
+            return "with a callback"
+        return hashlib.sha256(words.encode()).hexdigest()[:16]
 
-
-def _program(function: Callable, *arguments: PyTree) -> str:
-    """Some digits of the SHA-256 of a function's program, its constants included.
-
-    A call back to the host is no part of the program that could be compared.
-    """
-    lowered = jax.jit(function).trace(*arguments).lower(lowering_platforms=("cpu",))
-    words = lowered.as_text()
-    if "callback" in words:
-        return "with a callback"
-    return hashlib.sha256(words.encode()).hexdigest()[:16]
+    return {
+        "environment": f"{env.name} {digits(stepped)}",
+        "evaluate": evaluate and digits(measured),
+    }
 
 
 def save(

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Self, TypeAlias
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -64,7 +64,9 @@ class Population:
             )
 
     @classmethod
-    def flat(cls, spec: Algorithm, env: Environment, env_params: PyTree, *rest: PyTree) -> Self:
+    def flat(
+        cls, spec: Algorithm, env: Environment, env_params: PyTree, *rest: PyTree
+    ) -> Population:
         """The same, of parameters as they come; ``rest`` are h, keys and layout."""
         return cls(spec, env, algorithms.strong(env_params), *rest)
 

@@ -67,7 +67,7 @@ def train(
         progress: called on the host after each interval as ``progress(steps, total, metrics)``;
             what ``evaluate`` returned is ``metrics["evaluation"]``, and environment steps of all
             members a second are ``metrics["steps_per_second"]``. In chunks, ``steps`` is the mean
-            over all members and the metrics are those of the chunk.
+            over all members and the metrics are those of the chunk, its members in a row.
         evaluate: pure ``(policy, env_params, key) -> pytree of arrays``, hashable, run for every
             member after each interval inside the compiled program, always with the same key.
             Where it returns one number, the policy of the lowest is kept as ``Run.best``.
