@@ -14,6 +14,7 @@ from agents_toy import Toy, ToyParams, relative, value
 from cojax.agents import ddpg, off_policy, optimization, replay, sac, td3, train
 from cojax.agents.algorithm import hyperparameters, strong
 from cojax.agents.learner import Rollout
+from cojax.agents.normalization import Moments
 from cojax.agents.off_policy_method import Minibatch
 from cojax.agents.replay import Sample
 
@@ -368,3 +369,18 @@ def test_an_update_beyond_2_to_the_31_steps_is_the_one_before(name):
     for x, y in zip(*(jax.tree.leaves(s.learner) for s in (a, b)), strict=True):
         np.testing.assert_array_equal(x, y)
     np.testing.assert_array_equal(a.replay, b.replay)
+
+
+def test_critics_see_standardised_actions():
+    h = hyperparameters(td3.TD3, {"hidden": (8,)})
+    seen = Moments(jnp.array([0.1, 0.0]), jnp.array([0.01, 4.0]), jnp.ones(()))
+    params = strong(ToyParams())
+    raw = off_policy.networks(td3.METHOD, Toy(), params, h)
+    scaled = off_policy.networks(td3.METHOD, Toy(), params, h, actions=seen)
+    critic = (scaled.critic.init(jax.random.key(0), jnp.zeros(3)),)
+    u = jnp.array([[0.3, -0.5]])
+    z = (u - seen.mean) / seen.std()
+    obs = jnp.zeros((1, 1))
+    np.testing.assert_allclose(
+        scaled.q_values(critic, obs, u), raw.q_values(critic, obs, z), rtol=1e-6
+    )

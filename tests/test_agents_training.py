@@ -106,6 +106,17 @@ def test_a_member_is_its_solo_run_bit_for_bit(population, fixtures):
         np.testing.assert_array_equal(x, population.metrics[name][2, 1, 1], err_msg=name)
 
 
+def test_the_agent_of_a_member_is_its_own(population, batched):
+    """Whether states are kept in a row or one by one."""
+    for run, states in ((population, 12), (batched, 1)):
+        assert len(run.states) == states
+        for f, h, seed in ((0, 1, 1), (2, 0, 1), (2, 1, 0)):
+            index = {"fixture": f, "hyperparameters": h, "seed": seed}
+            agent = run.agent(**index)
+            assert_same(agent.actor, policy_of(run, **index)["actor"], rtol=1e-5, atol=1e-9)
+            assert run.critic(**index)(jnp.ones(1)) == agent.critic(jnp.ones(1))
+
+
 def test_members_of_a_vmapped_population_are_their_solo_runs(batched, population):
     """Batched products round differently: 20 gradient steps keep within 1e-4."""
     assert batched.axes == population.axes

@@ -5,12 +5,12 @@ from __future__ import annotations
 import jax.numpy as jnp
 
 from cojax.agents import on_policy
-from cojax.agents.algorithm import Metrics, static, traced
+from cojax.agents.algorithm import Metrics, Scalar, static, traced
 from cojax.agents.distributions import gaussian_entropy, gaussian_log_prob
 from cojax.agents.hyperparameters import Number, OnPolicyHyperparameters
 from cojax.agents.networks import forward
 from cojax.agents.on_policy import Batch, Networks, standardize
-from cojax.types import Array, Float, PyTree
+from cojax.types import PyTree
 
 
 class A2C(OnPolicyHyperparameters):
@@ -27,7 +27,7 @@ class A2C(OnPolicyHyperparameters):
     target_kl = None
 
 
-def loss(params: PyTree, batch: Batch, nets: Networks, h: A2C) -> tuple[Float[Array, ""], Metrics]:
+def loss(params: PyTree, batch: Batch, nets: Networks, h: A2C) -> tuple[Scalar, Metrics]:
     """L = -E[A log π(u|s)] + c_v E[(V(s) - G)²] - c_e H, with A standardised over the batch."""
     mean, log_std = forward(nets.actor, params["actor"], batch.obs), params["log_std"]
     advantage = standardize(batch.advantage, h.advantage_clip)

@@ -6,7 +6,7 @@ import dataclasses
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -31,11 +31,15 @@ RENAMED = {  # hyperparameters, from the names that the last version had
 }
 
 
+Space: TypeAlias = Any  # of gymnax: one of its boxes, or what is refused
 Given: TypeAlias = object  # None, a mapping or an instance: the hyperparameters of one run
 Settings: TypeAlias = object  # the same, or a sequence of those
-Metrics: TypeAlias = dict[str, Float[Array, ""]]
+Scalar: TypeAlias = Float[Array, ""]
+Number: TypeAlias = Scalar | float
+Metrics: TypeAlias = dict[str, Scalar]
 
 
+@runtime_checkable
 class Environment(Protocol):
     """What learners need of an environment of gymnax, whose parameters have a limit of steps."""
 
@@ -52,12 +56,12 @@ class Environment(Protocol):
         """(obs, state, reward, terminated, truncated, info)."""
         ...
 
-    def action_space(self, params: PyTree) -> Any:
-        """A space of gymnax."""
+    def action_space(self, params: PyTree) -> Space:
+        """Of these parameters."""
         ...
 
-    def observation_space(self, params: PyTree) -> Any:
-        """A space of gymnax."""
+    def observation_space(self, params: PyTree) -> Space:
+        """Of these parameters."""
         ...
 
 
@@ -103,7 +107,7 @@ class Algorithm:
         check: ``h -> None``, raises ValueError for hyperparameters that do not fit together.
         bounded: whether it needs finite action bounds.
         actor: ``state -> tree``, the parameters that the next update of the actor would change.
-        critic: ``(state, policy, h) -> inspect.Critic`` of one member and its policy.
+        critic: ``(state, h, policy) -> inspect.Critic`` of one member and its policy.
         actor_gradients: ``(env, state, env_params, h, *, key, num) -> tree`` like ``actor``, with a
             leading axis of ``num``; see ``inspect.Agent``.
 
@@ -121,7 +125,7 @@ class Algorithm:
     check: Callable[[PyTree], None]
     bounded: bool = False
     actor: Callable[[PyTree], PyTree] | None = None
-    critic: Callable[[PyTree, Policy, PyTree], Critic] | None = None
+    critic: Callable[[PyTree, PyTree, Policy], Critic] | None = None
     actor_gradients: Callable[..., PyTree] | None = None
 
 
@@ -169,7 +173,7 @@ class Episodes(struct.PyTreeNode):
         return cls(jnp.zeros(num_envs), jnp.zeros(num_envs, jnp.int32))
 
     def step(
-        self, reward: Float[Array, "num_envs"], done: Bool[Array, "num_envs"]
+        self, reward: Float[Array, " num_envs"], done: Bool[Array, " num_envs"]
     ) -> tuple[Episodes, Metrics]:
         """Count one step; also return sums over the episodes that ended in it."""
         returns, lengths = self.returns + reward, self.lengths + 1
@@ -261,7 +265,8 @@ def hyperparameters(
 
     Raises ValueError in one line for an unknown name, a wrong type or a value out of range.
     """
-    return strong_floats(host_hyperparameters(cls, given, overrides or {}))
+    h = host_hyperparameters(cls, given, overrides or {})
+    return jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), h)
 
 
 def current_names(cls: type, given: Mapping[str, object]) -> Content:
@@ -287,7 +292,7 @@ def current_names(cls: type, given: Mapping[str, object]) -> Content:
 def host_hyperparameters(cls: type, given: Given, overrides: Mapping[str, object]) -> PyTree:
     """``hyperparameters`` with leaves as they were given, so that thousands are quick to make."""
     if isinstance(given, cls):
-        given = {f.name: getattr(given, f.name) for f in dataclasses.fields(given)}
+        given = {f.name: getattr(given, f.name) for f in dataclasses.fields(cls)}
     if given is not None and not isinstance(given, Mapping):
         raise InputError(
             f"hyperparameters: expected a mapping or {cls.__name__}, got {type(given).__name__}"
@@ -340,11 +345,6 @@ def checked(owner: str, field: dataclasses.Field, value: Any) -> object:
     return value
 
 
-def strong_floats(h: PyTree) -> PyTree:
-    """Return the hyperparameters with every leaf a float32 array."""
-    return jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), h)
-
-
 def stack_hyperparameters(
     cls: type, given: Sequence[Given], overrides: Mapping[str, object]
 ) -> PyTree:
@@ -373,12 +373,12 @@ def one_or_several(
     return hyperparameters(cls, given, overrides), None
 
 
-def discount(env_params: PyTree, h: PyTree) -> Float[Array, ""] | float:
+def discount(env_params: PyTree, h: PyTree) -> Number:
     """Return γ: the hyperparameter, or else the system's own, or else 0.99."""
     return getattr(env_params, "discount", 0.99) if h.gamma is None else h.gamma
 
 
-def reward_factor(state: PyTree, h: PyTree) -> Float[Array, ""]:
+def reward_factor(state: PyTree, h: PyTree) -> Scalar:
     """What the environment's rewards are multiplied by for the learner, shape ()."""
     return h.reward_scale / state.rewards.moments.std() if h.normalize_rewards else h.reward_scale
 

@@ -12,13 +12,13 @@ import json
 import os
 import shutil
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from cojax import __version__
 from cojax.agents.policies import ActorPolicy
@@ -53,7 +53,7 @@ def save_policy(path: str | os.PathLike, policy: Policy) -> None:
         "kind": kind,
         "apply": dataclasses.asdict(policy.apply),  # pyright: ignore[reportArgumentType]
     }
-    arrays = {name: np.asarray(x) for name, x in _flatten(policy.params).items()}
+    arrays = {name: np.asarray(x) for name, x in flatten_dict(policy.params, sep="/").items()}
     with files.whole_file(path) as file:
         np.savez(file, **arrays, **{HEADER: np.array(json.dumps(header))})  # pyright: ignore[reportArgumentType]
 
@@ -82,7 +82,9 @@ def _policy(header: Content, arrays: dict[str, np.ndarray]) -> Policy:
         k: tuple(v) if isinstance(v, list) else v for k, v in header["apply"].items()
     }
     apply, axes = POLICIES[header["kind"]](**fields), tuple(header["axes"])
-    policy = Policy(_unflatten(arrays), apply, header["name"], axes)
+    policy = Policy(
+        jax.tree.map(jnp.asarray, unflatten_dict(arrays, sep="/")), apply, header["name"], axes
+    )
     function = apply
     for _ in axes:
         function = jax.vmap(function, (0, None, None))
@@ -90,34 +92,9 @@ def _policy(header: Content, arrays: dict[str, np.ndarray]) -> Policy:
     return policy
 
 
-def _flatten(tree: PyTree, prefix: str = "") -> dict[str, PyTree]:
-    """Nested dicts to one dict whose keys are paths, ``a/b/c``."""
-    flat = {}
-    for name, value in tree.items():
-        path = f"{prefix}{name}"
-        flat |= _flatten(value, path + "/") if isinstance(value, dict) else {path: value}
-    return flat
-
-
-def _unflatten(flat: dict[str, PyTree]) -> dict[str, PyTree]:
-    """Inverse of ``_flatten``, leaves as JAX arrays."""
-    tree: dict[str, PyTree] = {}
-    for path, value in flat.items():
-        *parents, name = path.split("/")
-        node = tree
-        for parent in parents:
-            node = node.setdefault(parent, {})
-        node[name] = jnp.asarray(value)
-    return tree
-
-
 def identify(population: Population, plan: Plan, evaluate: Evaluate | None) -> Content:
-    """Return what a run must share with the checkpoint it continues, as JSON values.
-
-    Functions are compared by their programs: what they compute, not what they are called.
-    """
+    """Return what a run must share with the checkpoint it continues, as JSON values."""
     h = population.h
-    one = population.arguments(0)
     statics = {
         f.name: getattr(h, f.name)
         for f in dataclasses.fields(h)
@@ -127,8 +104,7 @@ def identify(population: Population, plan: Plan, evaluate: Evaluate | None) -> C
         "format": STATE_FORMAT,
         "algorithm": population.spec.name,
         "versions": {"cojax": __version__, "jax": jax.__version__},
-        "environment": f"{population.env.name} {_program(_stepped(population), *one)}",
-        "evaluate": evaluate and _program(_measured(population, evaluate), *one),
+        **_programs(population, evaluate),
         "members": population.size,
         "batching": "loop" if population.layout is None else "vmap",
         "shapes": statics,
@@ -140,22 +116,17 @@ def identify(population: Population, plan: Plan, evaluate: Evaluate | None) -> C
     return json.loads(json.dumps(identity))
 
 
-def _stepped(population: Population) -> Callable:
-    """A function of one member's arguments: a reset and a step of its environment."""
-    env = population.env
+def _programs(population: Population, evaluate: Evaluate | None) -> dict[str, str | None]:
+    """The environment, by a reset and a step, and ``evaluate`` as functions of one member: they are
+    compared by their programs, what they compute and not what they are called.
+    """
+    spec, env = population.spec, population.env
 
     def stepped(env_params, h, key):
         del h
         _, state = env.reset(key, env_params)
         action = jnp.zeros(env.action_space(env_params).shape, jnp.float32)
         return env.step(key, state, action, env_params)
-
-    return stepped
-
-
-def _measured(population: Population, evaluate: Evaluate) -> Callable:
-    """A function of one member's arguments: what ``evaluate`` says of its first policy."""
-    spec, env = population.spec, population.env
 
     def first(env_params, h, key):
         return spec.policy_params(env, spec.init(env, key, env_params, h), env_params, h)
@@ -164,21 +135,19 @@ def _measured(population: Population, evaluate: Evaluate) -> Callable:
         shapes = jax.eval_shape(first, env_params, h, key)
         params = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
         policy = Policy(params, spec.policy_apply(env, env_params, h), spec.name)
-        return evaluate(policy, env_params, jax.random.key(0))
+        return evaluate and evaluate(policy, env_params, jax.random.key(0))
 
-    return measured
+    def digits(function):
+        traced = jax.jit(function).trace(*population.arguments(0))
+        words = traced.lower(lowering_platforms=("cpu",)).as_text()
+        if "callback" in words:  # no part of the program that could be compared
+            return "with a callback"
+        return hashlib.sha256(words.encode()).hexdigest()[:16]
 
-
-def _program(function: Callable, *arguments: PyTree) -> str:
-    """Some digits of the SHA-256 of a function's program, its constants included.
-
-    A call back to the host is no part of the program that could be compared.
-    """
-    lowered = jax.jit(function).trace(*arguments).lower(lowering_platforms=("cpu",))
-    words = lowered.as_text()
-    if "callback" in words:
-        return "with a callback"
-    return hashlib.sha256(words.encode()).hexdigest()[:16]
+    return {
+        "environment": f"{env.name} {digits(stepped)}",
+        "evaluate": evaluate and digits(measured),
+    }
 
 
 def save(
@@ -201,24 +170,11 @@ def save(
             remove_tree(folder / str(old))
 
 
-def restore(
-    folder: str | os.PathLike,
-    identity: Content,
-    states: list[PyTree],
-    *,
-    interval: PyTree,
-    best: Best | None,
-) -> tuple[list[PyTree], list[PyTree]]:
-    """Return (states, history) of the newest state in ``folder``, or (states, []) if it is empty.
-
-    ``states`` and ``interval`` give the structure of the states and of one interval's record;
-    ``best`` is filled in place.
-    Raises ValueError naming the first thing in which the checkpoint is of another run.
-    """
+def verify(folder: str | os.PathLike, identity: Content) -> None:
+    """Raise InputError naming the first thing in which a state in ``folder`` is of another run."""
     folder = Path(folder).absolute()
-    intervals = _intervals(folder)
-    if not intervals:
-        return states, []
+    if not _intervals(folder):
+        return
     try:
         saved = dict(json.loads((folder / "run.json").read_text("utf-8")))
     except (OSError, ValueError, TypeError) as error:
@@ -229,6 +185,20 @@ def restore(
                 f"{folder}: checkpoint of another run: {name}: expected {ours}, "
                 f"got {saved.get(name)}"
             )
+
+
+def restore(
+    folder: str | os.PathLike, states: list[PyTree], interval: PyTree, best: Best | None
+) -> tuple[list[PyTree], list[PyTree]]:
+    """Return (states, history) of the newest state in ``folder``, or (states, []) if it is empty.
+
+    ``states`` and ``interval`` give the structure of the states and of one interval's record;
+    ``best`` is filled in place.
+    """
+    folder = Path(folder).absolute()
+    intervals = _intervals(folder)
+    if not intervals:
+        return states, []
     record = [[interval] * intervals[-1], best and best.tree()]
     states, found = load_tree(folder / str(intervals[-1]), [states, record])
     history, seen = jax.tree.map(np.asarray, found)
@@ -257,7 +227,7 @@ def save_tree(target: Path, tree: PyTree) -> None:
     _seal(target).write_bytes(files.digest_of_files(target))
 
 
-def load_tree(target: Path, like: PyTree) -> Any:
+def load_tree(target: Path, like: PyTree) -> PyTree:
     """Read what ``save_tree`` wrote of a tree of the structure, shapes and types of ``like``.
 
     Raises ValueError, one line, where it is damaged or of another structure.
@@ -308,7 +278,7 @@ def read_chunk(folder: Path) -> int | None:
         members = json.loads(file.read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{file}: expected a whole number: {error}") from None
-    if type(members) is not int:
+    if type(members) is not int or members < 1:
         raise InputError(
             f"{file}: expected a whole number of members, got {members!r}; a checkpoint of "
             "another version begins anew in another folder"
@@ -333,7 +303,7 @@ def _leaves(tree: PyTree) -> dict[str, jax.Array]:
     return {str(i): plain(x) for i, x in enumerate(jax.tree.leaves(tree))}
 
 
-def _rebuild(like: PyTree, leaves: dict[str, jax.Array]) -> Any:
+def _rebuild(like: PyTree, leaves: dict[str, jax.Array]) -> PyTree:
     """Inverse of ``_leaves`` for a tree of the structure ``like``."""
     old, structure = jax.tree.flatten(like)
 

@@ -24,7 +24,7 @@ class DDPG(OffPolicyHyperparameters):
     policy_delay = 1
 
 
-def target(learner: Learner, batch: Minibatch, nets: Networks, h: DDPG) -> Float[Array, "B"]:
+def target(learner: Learner, batch: Minibatch, nets: Networks, h: DDPG) -> Float[Array, " B"]:
     """y = r + γ (1 - terminated) Q̄(s', π̄(s'))."""
     rows = batch.rows
     u = act(nets, learner.targets["actor"], rows.next_obs)

@@ -12,71 +12,74 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from cojax.agents.algorithm import Space
 from cojax.linalg import lift
+from cojax.types import Array, Float
 
 LOG_2PI = math.log(2.0 * math.pi)
 
 
 class ActionBox(NamedTuple):
-    """Bounds of the actions, per dimension: a ∈ [low, high], each of shape (m,)."""
+    """Bounds of the actions, per dimension: a ∈ [low, high]."""
 
-    low: jax.Array
-    high: jax.Array
+    low: Float[Array, " m"]
+    high: Float[Array, " m"]
 
     @classmethod
-    def of(cls, space) -> ActionBox:
+    def of(cls, space: Space) -> ActionBox:
         """Bounds of a gymnax Box, broadcast to its shape."""
         low = jnp.broadcast_to(jnp.asarray(space.low, jnp.float32), space.shape)
         high = jnp.broadcast_to(jnp.asarray(space.high, jnp.float32), space.shape)
         return cls(low, high)
 
-    def half_range(self) -> jax.Array:
-        """(high - low) / 2, and 1 where a bound is infinite; shape (m,)."""
+    def half_range(self) -> Float[Array, " m"]:
+        """(high - low) / 2, and 1 where a bound is infinite."""
         finite = jnp.isfinite(self.low) & jnp.isfinite(self.high)
         return jnp.where(finite, 0.5 * (self.high - self.low), 1.0)
 
-    def to_action(self, u: jax.Array) -> jax.Array:
-        """a = centre + half_range · u, unclipped; shapes (..., m)."""
+    def to_action(self, u: Float[Array, "*batch m"]) -> Float[Array, "*batch m"]:
+        """a = centre + half_range · u, unclipped."""
         finite = jnp.isfinite(self.low) & jnp.isfinite(self.high)
         centre = jnp.where(finite, 0.5 * (self.high + self.low), 0.0)
         return lift(centre, u) + lift(self.half_range(), u) * u
 
-    def clip(self, action: jax.Array) -> jax.Array:
+    def clip(self, action: Float[Array, "*batch m"]) -> Float[Array, "*batch m"]:
         """Nearest action inside the box, per dimension; what is not finite stays as it is."""
         low, high = lift(self.low, action), lift(self.high, action)
         return jnp.where(jnp.isfinite(action), jnp.clip(action, low, high), action)
 
 
-def gaussian_log_prob(u: jax.Array, mean: jax.Array, log_std: jax.Array) -> jax.Array:
-    """log N(u; mean, diag exp(2 log_std)) = -Σ_i ½((u_i-μ_i)/σ_i)² + log σ_i + ½ log 2π.
-
-    Shapes: u and mean (..., m), log_std broadcastable to them; the result (...).
-    """
+def gaussian_log_prob(
+    u: Float[Array, "*batch m"], mean: Float[Array, "*batch m"], log_std: Float[Array, "*#batch m"]
+) -> Float[Array, "*batch"]:
+    """log N(u; mean, diag exp(2 log_std)) = -Σ_i ½((u_i-μ_i)/σ_i)² + log σ_i + ½ log 2π."""
     log_std = lift(log_std, u)
     z = (u - mean) * jnp.exp(-log_std)
     return -jnp.sum(0.5 * z**2 + log_std + 0.5 * LOG_2PI, axis=-1)
 
 
-def gaussian_entropy(log_std: jax.Array) -> jax.Array:
-    """Σ_i log σ_i + ½ log 2πe; log_std of shape (..., m)."""
+def gaussian_entropy(log_std: Float[Array, "*batch m"]) -> Float[Array, "*batch"]:
+    """Σ_i log σ_i + ½ log 2πe."""
     return jnp.sum(log_std + 0.5 * (LOG_2PI + 1.0), axis=-1)
 
 
-def log_tanh_slope(x: jax.Array) -> jax.Array:
+def log_tanh_slope(x: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
     """log(1 - tanh²x) = 2(log 2 - x - softplus(-2x)), exact where tanh x rounds to ±1."""
     return 2.0 * (math.log(2.0) - x - jax.nn.softplus(-2.0 * x))
 
 
 def tanh_gaussian_log_prob(
-    x: jax.Array, mean: jax.Array, log_std: jax.Array, half_range: jax.Array
-) -> jax.Array:
+    x: Float[Array, "*batch m"],
+    mean: Float[Array, "*batch m"],
+    log_std: Float[Array, "*#batch m"],
+    half_range: Float[Array, " m"],
+) -> Float[Array, "*batch"]:
     """Log-density of the action a = centre + half_range · tanh(x), from its pre-tanh sample x.
 
     log π(a) = log N(x; μ, σ²) - Σ_i log(1 - tanh²x_i) - Σ_i log half_range_i
 
     The last sum makes it a density in the environment's action units, so the target entropy -m of
     Haarnoja et al. (2018, arXiv:1812.05905, appendix C) means what it says there.
-    Shapes: x and mean (..., m), half_range (m,); the result (...).
     """
     volume = log_tanh_slope(x) + lift(jnp.log(half_range), x)
     return gaussian_log_prob(x, mean, log_std) - jnp.sum(volume, axis=-1)

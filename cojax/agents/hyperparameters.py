@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from inspect import cleandoc
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-import jax
 from flax import struct
 
 from cojax.agents.algorithm import INF, static, traced
+from cojax.types import Array, Float
 
-Number: TypeAlias = float | jax.Array  # or one with a leading axis, for several settings
+Number: TypeAlias = float | Float[Array, "*H"]  # or one with a leading axis, for several settings
 ATTRIBUTES = "Attributes:\n"
 
 
@@ -57,7 +57,7 @@ class Hyperparameters(struct.PyTreeNode, kw_only=True):
     normalize_observations: bool = static(True)
     normalize_rewards: bool = static(True)
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**{"kw_only": True, **kwargs})
         head, _, own = cleandoc(cls.__doc__ or "").partition(ATTRIBUTES)
         inherited = [cleandoc(b.__doc__ or "").partition(ATTRIBUTES)[2] for b in cls.__bases__]

@@ -9,17 +9,19 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 
 from cojax.agents import algorithm
-from cojax.agents.algorithm import Algorithm
+from cojax.agents.algorithm import Algorithm, Environment
 from cojax.agents.networks import MLP, forward
 from cojax.errors import InputError
 from cojax.policy import Policy
+from cojax.types import Array, Float, PRNGKeyArray, PyTree
 
 if TYPE_CHECKING:
     from cojax.agents.run import Run
@@ -39,8 +41,10 @@ class CriticFunction:
     activation: str
     smallest: bool = False
 
-    def __call__(self, params: Any, obs: jax.Array, action: jax.Array | None = None) -> jax.Array:
-        """The value of one observation (d,), or with one action (m,), in raw reward; a scalar."""
+    def __call__(
+        self, params: PyTree, obs: Float[Array, " o"], action: Float[Array, " m"] | None = None
+    ) -> Float[Array, ""]:
+        """The value of one observation, or with one action, in raw reward."""
         x = jnp.clip((obs - params["mean"]) / params["std"], -params["clip"], params["clip"])
         if action is not None:
             x = jnp.concatenate([x, (action - params["centre"]) / params["scale"]])
@@ -66,12 +70,14 @@ class Critic:
         kind: "V" or "Q".
     """
 
-    params: Any
+    params: PyTree
     apply: CriticFunction = struct.field(pytree_node=False)
     kind: Literal["V", "Q"] = struct.field(pytree_node=False)
 
-    def __call__(self, obs: jax.Array, action: jax.Array | None = None) -> jax.Array:
-        """V̂(s) of one observation (d,), or Q̂(s, a) with one action (m,); a scalar.
+    def __call__(
+        self, obs: Float[Array, " o"], action: Float[Array, " m"] | None = None
+    ) -> Float[Array, ""]:
+        """V̂(s) of one observation, or Q̂(s, a) with one action.
 
         Raises ValueError where a Q̂ is not given an action, or a V̂ is.
         """
@@ -100,43 +106,44 @@ class Agent:
 
     policy: Policy
     critic: Critic
-    actor: Any
-    gradients: Callable[[Any, Any, jax.Array, int], Any] = dataclasses.field(repr=False)
+    actor: PyTree
+    gradients: Callable[[Environment, PyTree, PRNGKeyArray, int], PyTree] = dataclasses.field(
+        repr=False
+    )
 
 
-def agent(spec: Algorithm, run: Run, /, **index: int) -> Agent:
-    """One member of a run of an algorithm, e.g. ``agent(spec, run, fixture=0, seed=3)``; an axis of
-    length 1 may be left out.
+@algorithm.learning()
+def agent(spec: Algorithm, run: Run, index: dict[str, int]) -> Agent:
+    """One member of a run of an algorithm; an axis of length 1 may be left out of the index.
 
     Raises InputError, one line, for an unknown axis, an index out of range or missing, for a run
     trained in several chunks, which keeps no states, and for an algorithm that does not say what
     its actor, its critic or its gradients are.
     """
     actor, of = _part(spec, "actor"), _part(spec, "actor_gradients")
-    found = critic(spec, run, **index)
+    found = critic(spec, run, index)
     state, h, policy = _member(run, index)
 
     @algorithm.learning()
-    def gradients(env: Any, env_params: Any, key: jax.Array, num: int) -> Any:
-        return _gradients(of, env, num, state, algorithm.strong(env_params), h, key)
+    def gradients(env, env_params, key, num):
+        return _gradients((of, env, num), state, algorithm.strong(env_params), h, key=key)
 
     return Agent(policy, found, actor(state), gradients)
 
 
 @algorithm.learning()
-def critic(spec: Algorithm, run: Run, /, **index: int) -> Critic:
+def critic(spec: Algorithm, run: Run, index: dict[str, int]) -> Critic:
     """The critic of one member; raises InputError as :func:`agent` does."""
-    make = _part(spec, "critic")
-    state, h, policy = _member(run, index)
-    return make(state, policy, h)
+    return _part(spec, "critic")(*_member(run, index))
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2))
-def _gradients(of, env, num, state, env_params, h, key):
+@partial(jax.jit, static_argnums=0)
+def _gradients(static, state, env_params, h, *, key):
+    of, env, num = static
     return of(env, state, env_params, h, key=key, num=num)
 
 
-def _part(spec: Algorithm, name: str) -> Callable[..., Any]:
+def _part(spec: Algorithm, name: str) -> Callable:
     """What an algorithm, of a plug-in perhaps, gives for diagnosis."""
     part = getattr(spec, name, None)
     if part is None:
@@ -144,10 +151,7 @@ def _part(spec: Algorithm, name: str) -> Callable[..., Any]:
     return part
 
 
-# --- how a critic comes out of a state -----------------------------------------------------------
-
-
-def value_function(state: Any, policy: Policy, h: Any) -> Critic:
+def value_function(state: PyTree, h: PyTree, policy: Policy) -> Critic:
     """V̂ of an on-policy learner: out of the scale of the targets and of that of the rewards."""
     factor = algorithm.reward_factor(state, h)
     params = {name: policy.params[name] for name in ("mean", "std", "clip")} | {
@@ -158,7 +162,7 @@ def value_function(state: Any, policy: Policy, h: Any) -> Critic:
     return Critic(params, CriticFunction(h.hidden, h.activation), "V")
 
 
-def q_function(smallest: bool, state: Any, policy: Policy, h: Any) -> Critic:
+def q_function(smallest: bool, state: PyTree, h: PyTree, policy: Policy) -> Critic:
     """Q̂ of an off-policy learner; u = (a - c)/r in units of the box, then standardised."""
     low, high = policy.params["low"], policy.params["high"]
     centre, scale = 0.5 * (low + high), 0.5 * (high - low)
@@ -175,10 +179,6 @@ def q_function(smallest: bool, state: Any, policy: Policy, h: Any) -> Critic:
     return Critic(params, CriticFunction(h.hidden, h.activation, smallest), "Q")
 
 
-# --- one member of a run -------------------------------------------------------------------------
-
-
-@algorithm.learning()
 def _member(run: Run, index: dict[str, int]) -> tuple[PyTree, PyTree, Policy]:
     """State, hyperparameters and policy of one member."""
     at = _position(run, index)

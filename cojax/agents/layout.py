@@ -39,7 +39,7 @@ class Layout:
     own_clocks: bool = False
 
     @classmethod
-    def over(cls, devices: Sequence[jax.Device], width: int, own_clocks: bool = False) -> Layout:
+    def over(cls, devices: Sequence[object], width: int, own_clocks: bool = False) -> Layout:
         """A layout over some devices; over one alone it needs no mesh if that is the default."""
         if len(devices) == 1 and devices[0] == jax.local_devices()[0]:
             return cls(width, None, own_clocks)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 from flax import struct
@@ -110,6 +111,7 @@ def collect(
         next_obs, env_state, reward, terminated, truncated, info = step_env(
             streams.of_words(words), env_state, box.clip(box.to_action(u)), env_params
         )
+        chex.assert_shape((reward, terminated, truncated), (h.num_envs,))  # (N, 1) would broadcast
         episodes, ended = episodes.step(reward, terminated | truncated)
         final = info["final_observation"]
         row = Rollout(obs, u, log_prob, reward, terminated, truncated, final)

@@ -124,7 +124,7 @@ class Members:
         calls = zip(self.states, self.arguments, strict=True)
         return self._row([one(state, *a[:2]) for state, a in calls], jnp.stack)
 
-    def restart(self, members: Bool[np.ndarray, "M"], p: Population) -> None:
+    def restart(self, members: Bool[np.ndarray, " M"], p: Population) -> None:
         """Let some members begin anew, and all go on by the arguments of ``p``, a population of
         the same shape and layout. Its members must have clocks of their own.
         """
@@ -156,7 +156,7 @@ def _choose(mask, new, old):
 def run(
     p: Population,
     plan: Plan,
-    gamma: Float[np.ndarray, "M"],
+    gamma: Float[np.ndarray, " M"],
     *,
     memory_bytes: int = 0,
     progress: Progress | None = None,
@@ -171,6 +171,10 @@ def run(
     ``checkpoint_dir`` after the last interval, and after any other that ends at least
     ``checkpoint_seconds`` after the state before it.
     """
+    identity = {}
+    if checkpoint_dir is not None:
+        identity = checkpoint.identify(p, plan, evaluate)
+        checkpoint.verify(checkpoint_dir, identity)
     start = time.perf_counter()
     members = Members.create(p, plan)
     empty = members.compile(evaluate)
@@ -179,12 +183,9 @@ def run(
     best = None
     if keep_best and numbers(empty[1], p.shape) is not None:
         best = Best.create(p.shape, jax.device_get(members.policies()))
-    history, identity = [], None
+    history = []
     if checkpoint_dir is not None:
-        identity = checkpoint.identify(p, plan, evaluate)
-        members.states, history = checkpoint.restore(
-            checkpoint_dir, identity, members.states, interval=empty, best=best
-        )
+        members.states, history = checkpoint.restore(checkpoint_dir, members.states, empty, best)
     done = begun = plan.ends[len(history) - 1] if history else 0
     saved = start = time.perf_counter()
     for end in plan.ends[len(history) :]:
@@ -196,7 +197,8 @@ def run(
             best.see(len(history) - 1, value, jax.device_get(members.policies()))
         now = time.perf_counter()
         rate = (done - begun) * plan.steps * p.size / (now - start)
-        if identity is not None and (done == plan.total or now - saved >= checkpoint_seconds):
+        due = done == plan.total or now - saved >= checkpoint_seconds
+        if checkpoint_dir is not None and due:
             checkpoint.save(checkpoint_dir, identity, members.states, history=history, best=best)
             saved = time.perf_counter()
         if progress is not None:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from cojax.errors import InputError
+from cojax.types import Array, Float, PyTree
 
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "tanh": jnp.tanh,
@@ -88,7 +89,7 @@ def orthogonal(scale: float) -> Callable[..., jax.Array]:
     """
     known = nn.initializers.orthogonal(scale)
 
-    def init(key: jax.Array, shape: Any, dtype: Any = jnp.float32) -> jax.Array:
+    def init(key, shape, dtype=jnp.float32):
         def one(key):
             return known(key, shape, dtype)
 
@@ -118,8 +119,8 @@ class MLP(nn.Module):
     head_scale: float = 1.0
 
     @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Map inputs (..., d) to outputs (..., out)."""
+    def __call__(self, x: Float[Array, "*batch d"]) -> Float[Array, "*batch k"]:
+        """Map inputs to outputs."""
         phi = activation(self.activation)
         for i, width in enumerate(self.hidden):
             init, name = orthogonal(2.0**0.5), f"layer{i}"
@@ -129,12 +130,14 @@ class MLP(nn.Module):
         return nn.Dense(self.out, kernel_init=init, dot_general=narrow_product, name="head")(x)
 
 
-def forward(module: nn.Module, params: Any, x: jax.Array) -> jax.Array:
-    """Return the module's output for ``x`` (..., d)."""
+def forward(
+    module: nn.Module, params: PyTree, x: Float[Array, "*batch d"]
+) -> Float[Array, "*batch k"]:
+    """Return the module's output."""
     return module.apply(params, x)  # pyright: ignore[reportReturnType]
 
 
-def scale_head(params: dict, scale: jax.Array, shift: jax.Array) -> dict:
+def scale_head(params: PyTree, scale: Float[Array, ""], shift: Float[Array, ""]) -> PyTree:
     """Return the MLP whose output is ``scale · MLP(x) + shift``, by changing its head alone."""
     head = params["params"]["head"]
     head = {"kernel": head["kernel"] * scale, "bias": head["bias"] * scale + shift}

@@ -6,32 +6,34 @@ Each is changed once per update, between updates: inside one, all networks see t
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
 from cojax.linalg import lift
+from cojax.types import Array, Bool, Float, PyTree
 
 EPSILON = 1e-8
 EXACT = 2.0**24  # up to where float32 counts one by one
+Number: TypeAlias = Float[Array, ""] | float
 
 
 class Moments(struct.PyTreeNode):
     """Mean and variance of a stream, per dimension.
 
     Attributes:
-        mean: shape (d,) or ().
-        var: population variance, same shape.
-        count: number of samples seen, shape (), float32.
+        mean: of each dimension, or of a number.
+        var: population variance.
+        count: number of samples seen.
         rest: what rounding has left of (mean, var, count), 0 up to 2²⁴ samples.
     """
 
-    mean: jax.Array
-    var: jax.Array
-    count: jax.Array
-    rest: Any = None
+    mean: Float[Array, "*batch"]
+    var: Float[Array, "*batch"]
+    count: Float[Array, "*M"]
+    rest: PyTree = None
 
     def __post_init__(self) -> None:
         if self.rest is None:
@@ -43,12 +45,12 @@ class Moments(struct.PyTreeNode):
         """One pretended sample of mean 0 and variance 1: no dimension ever has zero variance."""
         return cls(jnp.zeros(shape), jnp.ones(shape), jnp.ones(()))
 
-    def std(self) -> jax.Array:
+    def std(self) -> Float[Array, "*batch"]:
         """√(var + ε)."""
         return jnp.sqrt(self.var + EPSILON)
 
-    def merge(self, batch: jax.Array) -> Moments:
-        """Statistics of everything seen so far and ``batch``, shape (n, d) or (n,).
+    def merge(self, batch: Float[Array, " n *d"]) -> Moments:
+        """Statistics of everything seen so far and ``batch``.
 
         With δ = mean_batch - mean and N = count + n (Chan, Golub and LeVeque 1983):
 
@@ -71,11 +73,11 @@ class Moments(struct.PyTreeNode):
         many = Moments(*(x for x, _ in pairs), rest=tuple(y for _, y in pairs))
         return jax.tree.map(partial(jnp.where, total < EXACT), few, many)
 
-    def normalize(self, x: jax.Array, clip: jax.Array | float) -> jax.Array:
-        """(x - mean)/std, clipped to ±clip; x of shape (..., d)."""
+    def normalize(self, x: Float[Array, "*batch d"], clip: Number) -> Float[Array, "*batch d"]:
+        """(x - mean)/std, clipped to ±clip."""
         return jnp.clip((x - lift(self.mean, x)) / lift(self.std(), x), -clip, clip)
 
-    def winsorize(self, x: jax.Array, clip: jax.Array | float) -> jax.Array:
+    def winsorize(self, x: Float[Array, "*batch d"], clip: Number) -> Float[Array, "*batch d"]:
         """x with every dimension moved inside mean ± clip·std.
 
         Merging winsorised samples lets one runaway state move the statistics by a bounded factor
@@ -86,7 +88,7 @@ class Moments(struct.PyTreeNode):
         return jnp.where(jnp.isnan(x), mean, x)
 
 
-def _add(x: jax.Array, rest: jax.Array, change: Any) -> tuple[jax.Array, jax.Array]:
+def _add(x: Array, rest: Array, change: Array | float) -> tuple[Array, Array]:
     """x + rest + change as a number and what rounding left of it."""
     change = change + rest
     total = x + change
@@ -99,20 +101,22 @@ class RewardScale(struct.PyTreeNode):
         G_t = r_t + γ G_{t-1},     scale = std(G)
 
     Attributes:
-        moments: of every G_t seen, shapes ().
-        accumulator: G of each environment's episode, shape (num_envs,).
+        moments: of every G_t seen.
+        accumulator: G of each environment's episode.
     """
 
     moments: Moments
-    accumulator: jax.Array
+    accumulator: Float[Array, "*M num_envs"]
 
     @classmethod
     def create(cls, num_envs: int) -> RewardScale:
         """No return seen yet."""
         return cls(Moments.create(()), jnp.zeros(num_envs))
 
-    def merge(self, rewards: jax.Array, done: jax.Array, gamma: jax.Array | float) -> RewardScale:
-        """Add rewards and end-of-episode flags, both (T, num_envs).
+    def merge(
+        self, rewards: Float[Array, "T num_envs"], done: Bool[Array, "T num_envs"], gamma: Number
+    ) -> RewardScale:
+        """Add rewards and end-of-episode flags.
 
         G is zeroed after the last reward of an episode has been counted, so that reward counts,
         and nothing leaks into the next episode.
@@ -136,33 +140,33 @@ class PopArt(struct.PyTreeNode):
     itself does not change (PopArt: van Hasselt et al. 2016, arXiv:1602.07714).
 
     Attributes:
-        first: weighted sum of x, shape ().
-        second: weighted sum of x², shape ().
+        first: weighted sum of x.
+        second: weighted sum of x².
         weight: sum of weights, in [0, 1): dividing by it removes the bias of the start.
     """
 
-    first: jax.Array
-    second: jax.Array
-    weight: jax.Array
+    first: Float[Array, "*M"]
+    second: Float[Array, "*M"]
+    weight: Float[Array, "*M"]
 
     @classmethod
     def create(cls) -> PopArt:
         """No target seen yet: mean 0, std 1."""
         return cls(jnp.zeros(()), jnp.zeros(()), jnp.zeros(()))
 
-    def mean(self) -> jax.Array:
+    def mean(self) -> Float[Array, "*M"]:
         """Weighted mean; 0 before the first merge."""
         return jnp.where(self.weight > 0, self.first / jnp.maximum(self.weight, EPSILON), 0.0)
 
-    def std(self) -> jax.Array:
+    def std(self) -> Float[Array, "*M"]:
         """Weighted standard deviation, at least 1e-3 of the mean; 1 before the first merge."""
         second = self.second / jnp.maximum(self.weight, EPSILON)
         spread = jnp.sqrt(jnp.maximum(second - self.mean() ** 2, 0.0))
         spread = jnp.maximum(spread, 1e-3 * jnp.abs(self.mean()) + EPSILON)
         return jnp.where(self.weight > 0, spread, 1.0)
 
-    def merge(self, targets: jax.Array, rate: jax.Array | float) -> PopArt:
-        """x̄ ← (1-rate) x̄ + rate · mean(x), and the same for x²; targets of any shape."""
+    def merge(self, targets: Float[Array, "*batch"], rate: Number) -> PopArt:
+        """x̄ ← (1-rate) x̄ + rate · mean(x), and the same for x²."""
         return PopArt(
             (1 - rate) * self.first + rate * jnp.mean(targets),
             (1 - rate) * self.second + rate * jnp.mean(targets**2),

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from cojax import streams
 from cojax.agents import algorithm, learner, replay
-from cojax.agents.algorithm import MOST_UPDATES, Algorithm, Environment, Metrics, normalize
+from cojax.agents.algorithm import MOST_UPDATES, Algorithm, Environment, Metrics, Number, normalize
 from cojax.agents.inspect import q_function
 from cojax.agents.learner import Rollout
 from cojax.agents.networks import activation, scale_head
@@ -24,12 +24,10 @@ from cojax.agents.off_policy_method import (
     Minibatch,
     Networks,
     OffPolicyMethod,
-    actor_step,
-    critic_step,
+    critic_loss,
     networks,
-    over_networks,
 )
-from cojax.agents.optimization import optimizer, pack, polyak
+from cojax.agents.optimization import descend, optimizer, pack, polyak
 from cojax.agents.policies import ActorPolicy, policy_params
 from cojax.agents.replay import Sample
 from cojax.errors import InputError
@@ -124,9 +122,7 @@ def collect(
     return learner.collect(env, state, env_params, h, key=step_key, act=act, inputs=inputs)
 
 
-def remember(
-    state: OffPolicyState, rollout: Rollout, gamma: Float[Array, ""] | float, h: PyTree
-) -> OffPolicyState:
+def remember(state: OffPolicyState, rollout: Rollout, gamma: Number, h: PyTree) -> OffPolicyState:
     """Write a rollout to the replay and refresh the reward scale; Q itself does not change.
 
     When the scale moves by a factor, the heads of the critics and of their targets move by its
@@ -176,10 +172,11 @@ def gradient_steps(
     state: OffPolicyState,
     key: PRNGKeyArray,
     *,
-    gamma: Float[Array, ""] | float,
+    gamma: Number,
     h: PyTree,
 ) -> tuple[Learner, Metrics]:
-    """``gradient_steps`` steps of the critics; every ``policy_delay``-th also moves the actor.
+    """``gradient_steps`` steps of the critics; every ``policy_delay``-th also moves the actor and,
+    where it is learned, the temperature.
 
     Targets follow whenever the actor moves: once per gradient step where the delay is 1.
     """
@@ -191,15 +188,31 @@ def gradient_steps(
     factor = algorithm.reward_factor(state, h)
     trees = {name: pack(state.learner.params[name])[1] for name in NETWORKS}
     nets = nets._replace(actor_tree=trees["actor"], critic_trees=trees["critics"])
+    opt = optimizer(h.max_grad_norm, h.adam_eps)
     actor_rate, critic_rate = (
         state.clock.anneal(rate, h.final_lr_fraction)
         for rate in (h.actor_learning_rate, h.critic_learning_rate)
     )
 
+    def descended(learner, name, grads, rate):
+        old = learner.opt_states[name]
+        params, opt_state = descend(opt, learner.params[name], grads, old, rate=rate)
+        return learner.replace(
+            params={**learner.params, name: params},
+            opt_states={**learner.opt_states, name: opt_state},
+        )
+
     def improve(learner, batch):
-        learner, metrics = actor_step(method, nets, learner, batch, rate=actor_rate, h=h)
+        (value, metrics), grads = jax.value_and_grad(method.actor_loss, has_aux=True)(
+            learner.params["actor"], learner, batch, nets, h=h
+        )
+        learner = descended(learner, "actor", grads, actor_rate)
+        if method.alpha_loss is not None and h.learn_temperature:
+            slope = jax.grad(method.alpha_loss)(learner.params["log_alpha"], metrics, nets, h)
+            learner = descended(learner, "log_alpha", slope, h.alpha_learning_rate)
         online = {name: learner.params[name] for name in learner.targets}
-        return learner.replace(targets=polyak(learner.targets, online, h.polyak)), metrics
+        learner = learner.replace(targets=polyak(learner.targets, online, h.polyak))
+        return learner, {"actor_loss": value, **metrics}
 
     def wait(learner, batch):
         return learner, {name: jnp.zeros(()) for name in ("actor_loss", *method.metrics)}
@@ -207,14 +220,24 @@ def gradient_steps(
     def step(learner, inputs):
         index, rows, critic_noise, actor_noise = inputs
         batch = Minibatch(rows, critic_noise, gamma, factor)
-        learner, metrics = critic_step(method, nets, learner, batch, rate=critic_rate, h=h)
+        y = jax.lax.stop_gradient(method.target(learner, batch, nets, h))
+        (value, q), grads = jax.value_and_grad(critic_loss, has_aux=True)(
+            learner.params["critics"], y, rows, nets, h=h
+        )
+        learner = descended(learner, "critics", grads, critic_rate)
         batch = batch._replace(noise=actor_noise)
         if h.policy_delay == 1:
             learner, more = improve(learner, batch)
         else:
             due = index % h.policy_delay == 0
             learner, more = jax.lax.cond(due, improve, wait, learner, batch)
-        return learner, metrics | more
+        return learner, {"critic_loss": value, "q_value": q} | more
+
+    def over_networks(learner, change):
+        def changed(part):
+            return part | {name: change(name, part[name]) for name in NETWORKS if name in part}
+
+        return learner.replace(params=changed(learner.params), targets=changed(learner.targets))
 
     # The index comes from the shared clock: unbatched, so the delay stays a branch under vmap.
     # It is counted modulo the delay, for the steps of all updates would pass 2³¹.
@@ -256,11 +279,6 @@ def update(
     return state, metrics | {"reward": jnp.mean(rollout.reward)} | sums
 
 
-def actor(state: OffPolicyState) -> PyTree:
-    """Parameters of the actor that learns."""
-    return state.learner.params["actor"]
-
-
 def actor_gradients(
     env: Environment,
     state: OffPolicyState,
@@ -273,7 +291,7 @@ def actor_gradients(
 ) -> PyTree:
     """Gradients of the actor's loss at ``num`` batches from the replay."""
     nets = networks(method, env, env_params, h, actions=state.actions)
-    blocks = jnp.maximum(state.clock.update, 1)
+    learned, blocks = state.learner, jnp.maximum(state.clock.update, 1)
     gamma, factor = algorithm.discount(env_params, h), algorithm.reward_factor(state, h)
 
     def one(_, key):
@@ -281,7 +299,7 @@ def actor_gradients(
         rows = draw(state, sample_key, blocks, (h.batch_size,), h=h)
         batch = Minibatch(rows, jax.random.normal(noise_key, rows.u.shape), gamma, factor)
         loss = jax.grad(method.actor_loss, has_aux=True)
-        return None, loss(actor(state), state.learner, batch, nets, h=h)[0]
+        return None, loss(learned.params["actor"], learned, batch, nets, h=h)[0]
 
     return jax.lax.scan(one, None, jax.random.split(key, num))[1]
 
@@ -319,7 +337,7 @@ def make(name: str, hyperparameters: type, method: OffPolicyMethod) -> Algorithm
         steps_per_update=block,
         check=check,
         bounded=True,
-        actor=actor,
+        actor=lambda state: state.learner.params["actor"],
         critic=partial(q_function, method.smallest),
         actor_gradients=partial(actor_gradients, method=method),
     )

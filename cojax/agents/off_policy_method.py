@@ -1,7 +1,7 @@
-"""What makes an off-policy algorithm, and the gradient steps that it takes.
+"""What makes an off-policy algorithm, and what it works on.
 
 A method says, in pure functions, what critics should be worth and what the actor loses; gradients
-and optimisers are here. All of it works on one learner.
+and optimisers are the engine's, ``off_policy``. All of it works on one learner.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from cojax.agents.algorithm import Environment, Metrics
+from cojax.agents.algorithm import Environment, Metrics, Number, Scalar
 from cojax.agents.distributions import ActionBox
 from cojax.agents.networks import MLP, forward
 from cojax.agents.normalization import Moments
-from cojax.agents.optimization import descend, optimizer
 from cojax.agents.replay import Sample
 from cojax.linalg import lift
 from cojax.types import Array, Float, PyTree
@@ -51,7 +50,7 @@ class Networks(NamedTuple):
         obs: Float[Array, "*batch o"],
         u: Float[Array, "*batch m"],
         num: int | None = None,
-    ) -> Float[Array, critics * batch]:
+    ) -> Float[Array, " critics *batch"]:
         """Q_i(s, u) of the first ``num`` critics, or of all."""
         if self.actions is not None:
             u = (u - lift(self.actions.mean, u)) / lift(self.actions.std(), u)
@@ -80,8 +79,8 @@ class Minibatch(NamedTuple):
 
     rows: Sample  # normalised as networks see them
     noise: Float[Array, "*batch m"]  # standard normal
-    gamma: Float[Array, ""] | float  # discount
-    reward_factor: Float[Array, ""]  # what the environment's rewards were multiplied by
+    gamma: Number  # discount
+    reward_factor: Scalar  # what the environment's rewards were multiplied by
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,10 +101,10 @@ class OffPolicyMethod:
 
     outputs: int
     explore: Callable[..., Float[Array, "*batch m"]]
-    target: Callable[[Learner, Minibatch, Networks, PyTree], Float[Array, "B"]]
-    actor_loss: Callable[..., tuple[Float[Array, ""], Metrics]]
+    target: Callable[[Learner, Minibatch, Networks, PyTree], Float[Array, " B"]]
+    actor_loss: Callable[..., tuple[Scalar, Metrics]]
     metrics: tuple[str, ...] = ()
-    alpha_loss: Callable[..., Float[Array, ""]] | None = None
+    alpha_loss: Callable[..., Scalar] | None = None
     targets: tuple[str, ...] = NETWORKS
     smallest: bool = False
 
@@ -130,68 +129,9 @@ def networks(
 
 
 def critic_loss(
-    critics: PyTree, y: Float[Array, "B"], rows: Sample, nets: Networks, *, h: PyTree
-) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    critics: PyTree, y: Float[Array, " B"], rows: Sample, nets: Networks, *, h: PyTree
+) -> tuple[Scalar, Scalar]:
     """Σ_i E[w (Q_i(s, u) - y)²], w = 1/(1 + (κ Q_i)²) held constant; and the mean of all Q_i."""
     q = nets.q_values(critics, rows.obs, rows.u)
     weight = 1.0 / (1.0 + (h.relative_error * jax.lax.stop_gradient(q)) ** 2)
     return jnp.sum(jnp.mean(weight * (q - y[None]) ** 2, axis=-1)), jnp.mean(q)
-
-
-def _stepped(
-    learner: Learner, name: str, grads: PyTree, *, rate: Float[Array, ""], h: PyTree
-) -> Learner:
-    """One step of the optimiser of ``params[name]``."""
-    opt, old = optimizer(h.max_grad_norm, h.adam_eps), learner.opt_states[name]
-    params, opt_state = descend(opt, learner.params[name], grads, old, rate=rate)
-    return learner.replace(
-        params={**learner.params, name: params},
-        opt_states={**learner.opt_states, name: opt_state},
-    )
-
-
-def critic_step(
-    method: OffPolicyMethod,
-    nets: Networks,
-    learner: Learner,
-    batch: Minibatch,
-    *,
-    rate: Float[Array, ""],
-    h: PyTree,
-) -> tuple[Learner, Metrics]:
-    """One gradient step of the critics towards the method's target y."""
-    y = jax.lax.stop_gradient(method.target(learner, batch, nets, h))
-    (value, q), grads = jax.value_and_grad(critic_loss, has_aux=True)(
-        learner.params["critics"], y, batch.rows, nets, h=h
-    )
-    learner = _stepped(learner, "critics", grads, rate=rate, h=h)
-    return learner, {"critic_loss": value, "q_value": q}
-
-
-def actor_step(
-    method: OffPolicyMethod,
-    nets: Networks,
-    learner: Learner,
-    batch: Minibatch,
-    *,
-    rate: Float[Array, ""],
-    h: PyTree,
-) -> tuple[Learner, Metrics]:
-    """One gradient step of the actor and, where it is learned, of the temperature."""
-    (value, metrics), grads = jax.value_and_grad(method.actor_loss, has_aux=True)(
-        learner.params["actor"], learner, batch, nets, h=h
-    )
-    learner = _stepped(learner, "actor", grads, rate=rate, h=h)
-    if method.alpha_loss is not None and h.learn_temperature:
-        slope = jax.grad(method.alpha_loss)(learner.params["log_alpha"], metrics, nets, h)
-        learner = _stepped(learner, "log_alpha", slope, rate=h.alpha_learning_rate, h=h)
-    return learner, {"actor_loss": value, **metrics}
-
-
-def over_networks(learner: Learner, change: Callable[[str, PyTree], PyTree]) -> Learner:
-    """Parameters and targets of actor and critics, each replaced by ``change(name, params)``."""
-
-    def changed(trees):
-        return trees | {name: change(name, trees[name]) for name in NETWORKS if name in trees}
-
-    return learner.replace(params=changed(learner.params), targets=changed(learner.targets))

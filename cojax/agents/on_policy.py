@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from cojax import streams
 from cojax.agents import algorithm, learner, returns
-from cojax.agents.algorithm import Algorithm, Environment, Metrics, normalize
+from cojax.agents.algorithm import Algorithm, Environment, Metrics, Number, Scalar, normalize
 from cojax.agents.distributions import gaussian_log_prob
 from cojax.agents.inspect import value_function
 from cojax.agents.learner import Rollout
@@ -49,9 +49,9 @@ class Batch(NamedTuple):
 
     obs: Float[Array, "B o"]
     u: Float[Array, "B m"]
-    log_prob: Float[Array, "B"]
-    advantage: Float[Array, "B"]
-    target: Float[Array, "B"]
+    log_prob: Float[Array, " B"]
+    advantage: Float[Array, " B"]
+    target: Float[Array, " B"]
 
 
 class Networks(NamedTuple):
@@ -61,7 +61,7 @@ class Networks(NamedTuple):
     critic: MLP
 
 
-Loss: TypeAlias = Callable[[PyTree, Batch, Networks, PyTree], tuple[Float[Array, ""], Metrics]]
+Loss: TypeAlias = Callable[[PyTree, Batch, Networks, PyTree], tuple[Scalar, Metrics]]
 
 
 def networks(env: Environment, env_params: PyTree, h: PyTree) -> Networks:
@@ -158,7 +158,7 @@ def _rescale(state: OnPolicyState, targets: PopArt) -> OnPolicyState:
     return state.replace(params={**state.params, "critic": critic}, targets=targets)
 
 
-def standardize(advantage: Float[Array, "B"], clip: Float[Array, ""] | float) -> Float[Array, "B"]:
+def standardize(advantage: Float[Array, " B"], clip: Number) -> Float[Array, " B"]:
     """(A - mean)/std, clipped to ±clip: one runaway state must not silence all the others."""
     centred = advantage - jnp.mean(advantage)
     return jnp.clip(centred / (jnp.std(advantage) + 1e-8), -clip, clip)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
 import optax
 from jax.flatten_util import ravel_pytree
 
-from cojax.types import Array, Float, Int, PRNGKeyArray, PyTree
+from cojax.agents.algorithm import Number, Scalar
+from cojax.types import Array, Int, PRNGKeyArray, PyTree
 
 PACKED = 50_000  # entries, from which parameters stay a tree
-Number: TypeAlias = Float[Array, ""] | float
 
 
 def optimizer(max_grad_norm: Number, eps: Number) -> optax.GradientTransformation:
@@ -46,7 +45,7 @@ def descend(
     return jax.tree.map(lambda p, d: p - rate * d, params, direction), opt_state
 
 
-def global_norm(tree: PyTree) -> Float[Array, ""]:
+def global_norm(tree: PyTree) -> Scalar:
     """√Σ x² over all entries of all leaves; non-finite if any entry is."""
     return jnp.sqrt(sum(jnp.sum(x**2) for x in jax.tree.leaves(tree)))
 
@@ -56,7 +55,7 @@ def polyak(target: PyTree, online: PyTree, rate: Number) -> PyTree:
     return jax.tree.map(lambda t, o: t + rate * (o - t), target, online)
 
 
-def permutation(key: PRNGKeyArray, n: int) -> Int[Array, "n"]:
+def permutation(key: PRNGKeyArray, n: int) -> Int[Array, " n"]:
     """Random permutation of 0..n-1 by one sort of one array.
 
     The low bits hold the index and the high bits are random, so ties (rare while n < 2¹⁶) are

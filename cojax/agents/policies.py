@@ -35,8 +35,8 @@ class ActorPolicy:
     squash: bool
 
     def __call__(
-        self, params: PyTree, obs: Float[Array, "o"], key: PRNGKeyArray
-    ) -> Float[Array, "m"]:
+        self, params: PyTree, obs: Float[Array, " o"], key: PRNGKeyArray
+    ) -> Float[Array, " m"]:
         """Map one observation to one action; the key is not used."""
         z = jnp.clip((obs - params["mean"]) / params["std"], -params["clip"], params["clip"])
         actor = MLP(self.hidden, self.num_outputs, self.activation)

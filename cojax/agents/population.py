@@ -29,7 +29,8 @@ Evaluate: TypeAlias = Callable[[Policy, PyTree, PRNGKeyArray], PyTree]
 
 @dataclasses.dataclass(frozen=True)
 class Population:
-    """M learners to train, in a row.
+    """M learners to train, in a row. Raises InputError for hyperparameters that the algorithm
+    refuses, and for an environment whose actions it cannot take.
 
     Attributes:
         spec: the algorithm.
@@ -47,21 +48,27 @@ class Population:
     keys: PRNGKeyArray
     layout: Layout | None
 
+    def __post_init__(self) -> None:
+        self.spec.check(self.h)
+        one, env = self.arguments(0)[0], self.env
+        spaces = {"action": env.action_space(one), "observation": env.observation_space(one)}
+        for kind, space in spaces.items():
+            if not (hasattr(space, "low") and hasattr(space, "high") and len(space.shape) == 1):
+                raise InputError(
+                    f"{env.name}: expected a one-dimensional Box as {kind} space, got {space!r}"
+                )
+        box = spaces["action"]
+        if self.spec.bounded and not np.all(np.isfinite(box.low) & np.isfinite(box.high)):
+            raise InputError(
+                f"{env.name}: {self.spec.name} needs finite action bounds, got {box!r}"
+            )
+
     @classmethod
     def flat(
-        cls,
-        spec: Algorithm,
-        env: Environment,
-        env_params: PyTree,
-        h: PyTree,
-        keys: PRNGKeyArray,
-        layout: Layout | None,
+        cls, spec: Algorithm, env: Environment, env_params: PyTree, *rest: PyTree
     ) -> Population:
-        """A population that is checked; raises InputError for what the algorithm refuses."""
-        p = cls(spec, env, algorithms.strong(env_params), h, keys, layout)
-        spec.check(h)
-        check_spaces(p)
-        return p
+        """The same, of parameters as they come; ``rest`` are h, keys and layout."""
+        return cls(spec, env, algorithms.strong(env_params), *rest)
 
     @property
     def size(self) -> int:
@@ -145,23 +152,7 @@ def grid(
     together = batching == "vmap" or (batching == "auto" and jax.default_backend() != "cpu")
     layout = Layout(size) if together and size > 1 else None
     env_params, h = each("fixture", env_params), each("hyperparameters", h)
-    return Population.flat(spec, env, env_params, h, keys, layout), sizes
-
-
-def check_spaces(p: Population) -> None:
-    """Raise InputError unless actions are a one-dimensional Box (with finite bounds if needed)."""
-    one, env = p.arguments(0)[0], p.env
-    for kind, space in (
-        ("action", env.action_space(one)),
-        ("observation", env.observation_space(one)),
-    ):
-        if not (hasattr(space, "low") and hasattr(space, "high") and len(space.shape) == 1):
-            raise InputError(
-                f"{env.name}: expected a one-dimensional Box as {kind} space, got {space!r}"
-            )
-    space = env.action_space(one)
-    if p.spec.bounded and not np.all(np.isfinite(space.low) & np.isfinite(space.high)):
-        raise InputError(f"{env.name}: {p.spec.name} needs finite action bounds, got {space!r}")
+    return Population(spec, env, env_params, h, keys, layout), sizes
 
 
 def member_axes(env_params: PyTree, h: PyTree) -> tuple[Axes, Axes]:

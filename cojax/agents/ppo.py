@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 
 from cojax.agents import on_policy
-from cojax.agents.algorithm import INF, Metrics, static, traced
+from cojax.agents.algorithm import INF, Metrics, Scalar, static, traced
 from cojax.agents.distributions import gaussian_entropy, gaussian_log_prob
 from cojax.agents.hyperparameters import Number, OnPolicyHyperparameters
 from cojax.agents.networks import forward
 from cojax.agents.on_policy import Batch, Networks, standardize
-from cojax.types import Array, Float, PyTree
+from cojax.types import PyTree
 
 
 class PPO(OnPolicyHyperparameters):
@@ -32,7 +32,7 @@ class PPO(OnPolicyHyperparameters):
     update_epochs: int = static(10, 1)
 
 
-def loss(params: PyTree, batch: Batch, nets: Networks, h: PPO) -> tuple[Float[Array, ""], Metrics]:
+def loss(params: PyTree, batch: Batch, nets: Networks, h: PPO) -> tuple[Scalar, Metrics]:
     """Clipped surrogate, squared value error and entropy bonus of one minibatch.
 
         ρ = π(u|s)/π_old(u|s),   L = -E[min(ρ A, clip(ρ, 1±ε) A)] + c_v E[(V(s) - G)²] - c_e H

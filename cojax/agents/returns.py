@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import chex
 import jax
 import jax.numpy as jnp
 
+from cojax.agents.algorithm import Number
 from cojax.types import Array, Bool, Float
 
 
 def gae(
-    rewards: Float[Array, T * N],
-    values: Float[Array, T * N],
-    final_values: Float[Array, T * N],
+    rewards: Float[Array, " T *N"],
+    values: Float[Array, " T *N"],
+    final_values: Float[Array, " T *N"],
     *,
-    terminated: Bool[Array, T * N],
-    truncated: Bool[Array, T * N],
-    gamma: Float[Array, ""] | float,
-    gae_lambda: Float[Array, ""] | float,
-) -> Float[Array, T * N]:
+    terminated: Bool[Array, " T *N"],
+    truncated: Bool[Array, " T *N"],
+    gamma: Number,
+    gae_lambda: Number,
+) -> Float[Array, " T *N"]:
     """Generalised advantage estimates of steps 0 ≤ t < T (Schulman et al. 2016, arXiv:1506.02438).
 
         δ_t = r_t + γ (1 - terminated_t) V(s'_t) - V(s_t)
@@ -38,6 +40,7 @@ def gae(
 
     Returns A_t.
     """
+    chex.assert_equal_shape((rewards, values, final_values, terminated, truncated))
     delta = rewards + gamma * jnp.where(terminated, 0.0, final_values) - values
     decay = gamma * gae_lambda * (1.0 - (terminated | truncated).astype(rewards.dtype))
 

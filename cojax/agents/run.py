@@ -83,13 +83,13 @@ class Run:
         """
         from cojax.agents.training import lookup
 
-        return inspect.agent(lookup(self.algorithm), self, **index)
+        return inspect.agent(lookup(self.algorithm), self, index)
 
     def critic(self, **index: int) -> Critic:
         """The critic of one member, V̂(s) or Q̂(s, a) in raw reward; see :meth:`agent`."""
         from cojax.agents.training import lookup
 
-        return inspect.critic(lookup(self.algorithm), self, **index)
+        return inspect.critic(lookup(self.algorithm), self, index)
 
 
 @dataclasses.dataclass

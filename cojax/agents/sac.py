@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from cojax.agents import off_policy
-from cojax.agents.algorithm import Metrics, static, traced
+from cojax.agents.algorithm import Metrics, Scalar, static, traced
 from cojax.agents.distributions import tanh_gaussian_log_prob
 from cojax.agents.hyperparameters import Number, OffPolicyHyperparameters
 from cojax.agents.off_policy_method import Learner, Minibatch, Networks, OffPolicyMethod
@@ -72,14 +72,14 @@ def explore(
     return draw(nets, actor, obs, noise, h=h)[0]
 
 
-def alpha(learner: Learner, batch: Minibatch, h: SAC) -> Float[Array, ""]:
+def alpha(learner: Learner, batch: Minibatch, h: SAC) -> Scalar:
     """Temperature in units of the learner's rewards."""
     if h.learn_temperature:
         return jnp.exp(learner.params["log_alpha"])
     return h.temperature * batch.reward_factor
 
 
-def target(learner: Learner, batch: Minibatch, nets: Networks, h: SAC) -> Float[Array, "B"]:
+def target(learner: Learner, batch: Minibatch, nets: Networks, h: SAC) -> Float[Array, " B"]:
     """y = r + γ (1 - terminated) (min_i Q̄_i(s', u') - α log π(u'|s')): the soft Q."""
     rows = batch.rows
     u, log_prob = draw(nets, learner.params["actor"], rows.next_obs, batch.noise, h=h)
@@ -90,7 +90,7 @@ def target(learner: Learner, batch: Minibatch, nets: Networks, h: SAC) -> Float[
 
 def actor_loss(
     actor: PyTree, learner: Learner, batch: Minibatch, nets: Networks, *, h: SAC
-) -> tuple[Float[Array, ""], Metrics]:
+) -> tuple[Scalar, Metrics]:
     """E[α log π(u|s) - min_i Q_i(s, u)]."""
     temperature = alpha(learner, batch, h)
     u, log_prob = draw(nets, actor, batch.rows.obs, batch.noise, h=h)
@@ -99,9 +99,7 @@ def actor_loss(
     return jnp.mean(temperature * log_prob - q), metrics
 
 
-def alpha_loss(
-    log_alpha: Float[Array, ""], metrics: Metrics, nets: Networks, h: SAC
-) -> Float[Array, ""]:
+def alpha_loss(log_alpha: Scalar, metrics: Metrics, nets: Networks, h: SAC) -> Scalar:
     """-log α · E[log π + H̄] with H̄ = target_entropy · m."""
     return log_alpha * (metrics["entropy"] - h.target_entropy * nets.box.low.shape[0])
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from cojax.agents import off_policy
-from cojax.agents.algorithm import INF, Metrics, static, traced
+from cojax.agents.algorithm import INF, Metrics, Scalar, static, traced
 from cojax.agents.hyperparameters import Number, OffPolicyHyperparameters
 from cojax.agents.off_policy_method import Learner, Minibatch, Networks, OffPolicyMethod
 from cojax.types import Array, Float, PRNGKeyArray, PyTree
@@ -44,7 +44,7 @@ def explore(
     return jnp.clip(u + h.exploration_noise * jax.random.normal(key, u.shape), -1.0, 1.0)
 
 
-def target(learner: Learner, batch: Minibatch, nets: Networks, h: TD3) -> Float[Array, "B"]:
+def target(learner: Learner, batch: Minibatch, nets: Networks, h: TD3) -> Float[Array, " B"]:
     """y = r + γ (1 - terminated) min_i Q̄_i(s', clip(π̄(s') + clip(ε))), ε ~ N(0, target_noise²)."""
     rows = batch.rows
     u = act(nets, learner.targets["actor"], rows.next_obs)
@@ -56,7 +56,7 @@ def target(learner: Learner, batch: Minibatch, nets: Networks, h: TD3) -> Float[
 
 def actor_loss(
     actor: PyTree, learner: Learner, batch: Minibatch, nets: Networks, *, h: PyTree
-) -> tuple[Float[Array, ""], Metrics]:
+) -> tuple[Scalar, Metrics]:
     """-E[Q_1(s, π(s))]."""
     u = act(nets, actor, batch.rows.obs)
     return -jnp.mean(nets.q_values(learner.params["critics"], batch.rows.obs, u, num=1)), {}

@@ -67,7 +67,7 @@ def train(
         progress: called on the host after each interval as ``progress(steps, total, metrics)``;
             what ``evaluate`` returned is ``metrics["evaluation"]``, and environment steps of all
             members a second are ``metrics["steps_per_second"]``. In chunks, ``steps`` is the mean
-            over all members and the metrics are those of the chunk.
+            over all members and the metrics are those of the chunk, its members in a row.
         evaluate: pure ``(policy, env_params, key) -> pytree of arrays``, hashable, run for every
             member after each interval inside the compiled program, always with the same key.
             Where it returns one number, the policy of the lowest is kept as ``Run.best``.
@@ -90,21 +90,9 @@ def train(
     Warns:
         DiscountWarning: once, where a γ is given that is not the system's own.
     """
-    job = prepare(
-        algorithm,
-        params,
-        key,
-        env=env,
-        hyperparameters=hyperparameters,
-        num_seeds=num_seeds,
-        total_timesteps=total_timesteps,
-        num_envs=num_envs,
-        evaluate=evaluate,
-        eval_every=eval_every,
-        batching=batching,
-        memory_limit=memory_limit,
-        checkpoint_dir=checkpoint_dir,
-    )
+    given = dict(locals())
+    del given["progress"]
+    job = prepare(**given)
     if job.warning is not None:
         warnings.warn(job.warning, DiscountWarning, stacklevel=2)
     return job.run(progress)
@@ -218,11 +206,16 @@ def prepare(
         batching=batching,
     )
     steps = population.spec.steps_per_update(population.h)
+    plan = Plan.of(steps, total_timesteps, eval_every)
     gamma, warning = discounts(population)
     limit = memory_budget.default_limit() if memory_limit is None else int(memory_limit)
     folder = None if checkpoint_dir is None else Path(checkpoint_dir)
     members = None if folder is None else checkpoint.read_chunk(folder)
     start = time.perf_counter()
+    if folder is not None and members is not None:
+        part = population.part(slice(0, min(members, population.size)))
+        first = folder / "chunk-0000" if part is not population else folder
+        checkpoint.verify(first, checkpoint.identify(part, plan, evaluate))  # before it is compiled
     chunks, memory_bytes = memory_budget.fit(population, evaluate, limit, members)
     seconds = time.perf_counter() - start
     if folder is not None and members is None:
@@ -230,7 +223,7 @@ def prepare(
     return Job(
         population=population,
         sizes=sizes,
-        plan=Plan.of(steps, total_timesteps, eval_every),
+        plan=plan,
         evaluate=evaluate,
         gamma=labelled(gamma, sizes),
         warning=warning,
@@ -242,7 +235,7 @@ def prepare(
     )
 
 
-def discounts(p: Population) -> tuple[Float[np.ndarray, "M"], str | None]:
+def discounts(p: Population) -> tuple[Float[np.ndarray, " M"], str | None]:
     """γ of each member, and a line where one is not the system's own."""
     used = np.broadcast_to(algorithms.discount(p.env_params, p.h), p.shape)
     own = np.broadcast_to(getattr(p.env_params, "discount", np.nan), p.shape)

@@ -6,22 +6,24 @@ from __future__ import annotations
 
 import functools
 from importlib import resources
-from typing import Any, Literal
+from typing import Literal
 
 import yaml
+
+from cojax.types import Content
 
 Profile = Literal["tuned", "published"]
 
 
 @functools.cache
-def table(profile: Profile = "tuned") -> dict[str, Any]:
+def table(profile: Profile = "tuned") -> Content:
     """Return a whole file: ``algorithms`` and what else it holds."""
     return yaml.safe_load(
         resources.files("cojax.agents").joinpath(f"{profile}.yaml").read_text("utf-8")
     )
 
 
-def hyperparameters(profile: Profile | None, algorithm: str, family: str) -> dict[str, Any]:
+def hyperparameters(profile: Profile | None, algorithm: str, family: str) -> Content:
     """Return the hyperparameters of a profile; {} without one, or where it says nothing.
 
     Args:
@@ -34,6 +36,6 @@ def hyperparameters(profile: Profile | None, algorithm: str, family: str) -> dic
     return dict(table(profile)["algorithms"].get(algorithm, {}).get(family, {}))
 
 
-def tuned(algorithm: str, family: str) -> dict[str, Any]:
+def tuned(algorithm: str, family: str) -> Content:
     """Return the tuned hyperparameters of ``algorithm`` on ``family``; {} where none were found."""
     return hyperparameters("tuned", algorithm, family)
