@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, Shaped
+from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree, Shaped
 
 Row: TypeAlias = dict[str, Any]  # a line of a table: JSON data by the name of its column
 Content: TypeAlias = dict[str, Any]  # of a YAML or JSON file, by the name of its field
@@ -24,6 +24,7 @@ __all__ = [
     "Float",
     "Int",
     "Json",
+    "Key",
     "Option",
     "Options",
     "PRNGKeyArray",
