@@ -13,6 +13,7 @@ from flax import struct
 
 from cojax import streams
 from cojax.noise import LARGEST_NORMAL
+from cojax.types import Array, Float, PRNGKeyArray
 
 
 class InitialLaw(abc.ABC):
@@ -21,11 +22,11 @@ class InitialLaw(abc.ABC):
     limits: ClassVar[Mapping[str, tuple[float, float]]] = {}  # of numbers that a file states
 
     @abc.abstractmethod
-    def sample(self, key: jax.Array) -> jax.Array:
-        """One draw of s_0, shape (d,)."""
+    def sample(self, key: PRNGKeyArray) -> Float[Array, "d"]:
+        """One draw of s_0."""
 
-    def bound(self) -> jax.Array:
-        """(d,) or (): no |s_0i| beyond it is drawn; 0 where a law does not say, and observations
+    def bound(self) -> Float[Array, "d"] | Float[Array, ""]:
+        """No |s_0i| beyond it is drawn; 0 where a law does not say, and observations
         beyond their space are then shown clipped to it.
         """
         return jnp.zeros(())
@@ -35,17 +36,17 @@ class InitialLaw(abc.ABC):
 class Uniform(InitialLaw):
     """s_0 ~ U(low, high), row by row."""
 
-    low: jax.Array  # (d,)
-    high: jax.Array  # (d,)
+    low: Float[Array, "*batch d"]
+    high: Float[Array, "*batch d"]
 
     @streams.pinned()
     def sample(self, key):
-        """Draw s_0; shape (d,)."""
+        """Draw s_0."""
         u = jax.random.uniform(key, self.low.shape, jnp.float32).astype(self.low.dtype)
         return self.low + (self.high - self.low) * u
 
     def bound(self):
-        """max(|low|, |high|), shape (d,)."""
+        """max(|low|, |high|)."""
         return jnp.maximum(jnp.abs(self.low), jnp.abs(self.high))
 
 
@@ -53,17 +54,17 @@ class Uniform(InitialLaw):
 class Normal(InitialLaw):
     """s_0 ~ N(mean, diag(std²))."""
 
-    mean: jax.Array  # (d,)
-    std: jax.Array  # (d,)
+    mean: Float[Array, "*batch d"]
+    std: Float[Array, "*batch d"]
 
     @streams.pinned()
     def sample(self, key):
-        """Draw s_0; shape (d,)."""
+        """Draw s_0."""
         xi = jax.random.normal(key, self.mean.shape, jnp.float32).astype(self.mean.dtype)
         return self.mean + self.std * xi
 
     def bound(self):
-        """|mean| + std max|ξ|, shape (d,)."""
+        """|mean| + std max|ξ|."""
         return jnp.abs(self.mean) + LARGEST_NORMAL * jnp.abs(self.std)
 
 
@@ -71,14 +72,14 @@ class Normal(InitialLaw):
 class Fixed(InitialLaw):
     """The same s_0 in every episode."""
 
-    state: jax.Array  # (d,)
+    state: Float[Array, "*batch d"]
 
     def sample(self, key):
-        """Return s_0; shape (d,)."""
+        """Return s_0."""
         return self.state
 
     def bound(self):
-        """|s_0|, shape (d,)."""
+        """|s_0|."""
         return jnp.abs(self.state)
 
 
@@ -86,15 +87,15 @@ class Fixed(InitialLaw):
 class Listed(InitialLaw):
     """s_0 drawn uniformly from a list of states."""
 
-    states: jax.Array  # (k, d)
+    states: Float[Array, "*batch k d"]
 
     @streams.pinned()
     def sample(self, key):
-        """Draw s_0; shape (d,)."""
+        """Draw s_0."""
         return self.states[jax.random.randint(key, (), 0, self.states.shape[0], jnp.int32)]
 
     def bound(self):
-        """The largest |s_0i| of the list, shape (d,)."""
+        """The largest |s_0i| of the list."""
         return jnp.abs(self.states).max(axis=0)
 
 
@@ -106,10 +107,10 @@ class Ring(InitialLaw):
     The authors' law for NVDEx is r = 0.12, c = 0.6, σ_φ = 0.06, σ_v = 0.05.
     """
 
-    radius: jax.Array
-    inner: jax.Array  # c, the inner radius as a share of the outer
-    heading_std: jax.Array
-    velocity_std: jax.Array
+    radius: Float[Array, "*batch"]
+    inner: Float[Array, "*batch"]  # c, the inner radius as a share of the outer
+    heading_std: Float[Array, "*batch"]
+    velocity_std: Float[Array, "*batch"]
     limits: ClassVar[Mapping[str, tuple[float, float]]] = {
         "radius": (0.0, math.inf),
         "inner": (0.0, 1.0),

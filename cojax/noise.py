@@ -17,8 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 from jax import lax
+from numpy.typing import DTypeLike
 
 from cojax import linalg, streams
+from cojax.types import Array, Float, PRNGKeyArray
 
 LARGEST_NORMAL = (
     5.5  # of jax.random.normal in float32, which inverts a distribution: √2 erf⁻¹(1-2⁻²⁴)
@@ -29,11 +31,11 @@ class Noise(abc.ABC):
     """A zero-mean disturbance w, independent over time."""
 
     @abc.abstractmethod
-    def sample(self, key: jax.Array, s: jax.Array) -> jax.Array:
-        """One draw of w, shape (d,), at state s; only heteroscedastic models look at s."""
+    def sample(self, key: PRNGKeyArray, s: Float[Array, "d"]) -> Float[Array, "d"]:
+        """One draw of w at state s; only heteroscedastic models look at s."""
 
     @abc.abstractmethod
-    def covariance(self) -> jax.Array:
+    def covariance(self) -> Float[Array, "d d"] | Float[Array, "d"]:
         """Σ = Cov w, shape (d, d), or (d,) where it is diagonal by structure."""
 
     def kind(self, order: tuple[int, ...]) -> Hashable:
@@ -44,8 +46,8 @@ class Noise(abc.ABC):
         """The same in a shape that ``others`` of its kind, itself among them, have in common."""
         return self
 
-    def bound(self) -> jax.Array:
-        """(d,): no |w_i| beyond it is drawn. By default six standard deviations, for laws without
+    def bound(self) -> Float[Array, "d"]:
+        """No |w_i| beyond it is drawn. By default six standard deviations, for laws without
         such a bound: observations that they throw out of their space are shown clipped to it.
         """
         Sigma = self.covariance()
@@ -60,18 +62,18 @@ class DiagonalGaussian(Noise):
     meets the same numbers when it is stacked with one that has more.
     """
 
-    sigma: jax.Array  # (r,): standard deviations of the rows listed
+    sigma: Float[Array, "*batch r"]  # standard deviations of the rows listed
     rows: tuple[int, ...] = struct.field(pytree_node=False)
     dim: int = struct.field(pytree_node=False)
 
     @streams.pinned()
     def sample(self, key, s):
-        """Draw w; shape (d,)."""
+        """Draw w."""
         xi = jax.random.normal(key, self.sigma.shape, jnp.float32).astype(self.sigma.dtype)
         return scatter(self.sigma * xi, self.rows, self.dim)
 
     def covariance(self):
-        """Diagonal of Σ, shape (d,)."""
+        """Diagonal of Σ."""
         return scatter(self.sigma**2, self.rows, self.dim)
 
     def kind(self, order):
@@ -89,11 +91,11 @@ class DiagonalGaussian(Noise):
 class Gaussian(Noise):
     """w = L ξ with L Lᵀ = Σ, ξ ~ N(0, I_r): any Σ ⪰ 0, of rank r."""
 
-    L: jax.Array  # (d, r)
+    L: Float[Array, "*batch d r"]
 
     @streams.pinned()
     def sample(self, key, s):
-        """Draw w; shape (d,)."""
+        """Draw w."""
         xi = jax.random.normal(key, self.L.shape[-1:], jnp.float32).astype(self.L.dtype)
         return jnp.matmul(xi, self.L.T, precision=linalg.HIGHEST)
 
@@ -117,10 +119,8 @@ class Gaussian(Noise):
 GAUSSIAN = (DiagonalGaussian, Gaussian)
 
 
-def covariance(noise: Noise) -> np.ndarray | None:
-    """Σ of Gaussian ``noise`` on the host, float64, (..., d, d) with any leading axes of a batch;
-    None for another law.
-    """
+def covariance(noise: Noise) -> Float[np.ndarray, "*batch d d"] | None:
+    """Σ of Gaussian ``noise`` on the host, float64; None for another law."""
     if isinstance(noise, DiagonalGaussian):
         sigma = np.asarray(noise.sigma, np.float64)
         diagonal = np.zeros((*sigma.shape[:-1], noise.dim))
@@ -132,7 +132,7 @@ def covariance(noise: Noise) -> np.ndarray | None:
     return None
 
 
-def scatter(x: jax.Array, rows: tuple[int, ...], dim: int) -> jax.Array:
+def scatter(x: Float[Array, "r"], rows: tuple[int, ...], dim: int) -> Float[Array, "d"]:
     """Place x_j at rows[j] of a zero vector of length dim; evenly spaced rows cost one pad."""
     if len(rows) == 0:
         return jnp.zeros((dim,), x.dtype)
@@ -145,7 +145,7 @@ def scatter(x: jax.Array, rows: tuple[int, ...], dim: int) -> jax.Array:
     return jnp.concatenate([x, jnp.zeros((1,), x.dtype)])[source]
 
 
-def gaussian(Sigma: np.ndarray, order: tuple[int, ...], dtype: np.dtype) -> Noise:
+def gaussian(Sigma: np.ndarray, order: tuple[int, ...], dtype: DTypeLike) -> Noise:
     """The Gaussian noise of covariance Sigma, (d, d) or (d,), in its cheapest exact form.
 
     ``order`` lists all rows; a diagonal Sigma uses the shortest prefix that holds its nonzeros.

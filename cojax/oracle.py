@@ -15,11 +15,12 @@ import jax
 
 from cojax import system as systems
 from cojax.system import System
+from cojax.types import Array, Float
 
 
 @jax.jit
-def action(system: System, s: jax.Array) -> jax.Array:
-    """Optimal action a*(s), shape (m,), of a ``system`` at one state s of shape (d,).
+def action(system: System, s: Float[Array, "d"]) -> Float[Array, "m"]:
+    """Optimal action a*(s) of a ``system`` at one state s.
 
     In the QG case a* = -γ p B(s)⁻¹ gᵀ P f_p(s), B = R + γ p² gᵀ P g (paper, Section V), computed
     as a* = -p R⁻¹ gᵀ y from y = M^{-1/2} u, without a solve.
@@ -28,8 +29,8 @@ def action(system: System, s: jax.Array) -> jax.Array:
 
 
 @jax.jit
-def value(system: System, s: jax.Array) -> jax.Array:
-    """Optimal value V*(s) of a ``system`` at s (d,), a scalar in units of cost, offset b included.
+def value(system: System, s: Float[Array, "d"]) -> Float[Array, ""]:
+    """Optimal value V*(s) of a ``system``, in units of cost, offset b included.
 
     In the QG case V*(s) = sᵀP s + γ/(1-γ) tr(P Σ) (paper, Section V).
     """
@@ -37,15 +38,15 @@ def value(system: System, s: jax.Array) -> jax.Array:
 
 
 @jax.jit
-def q_value(system: System, s: jax.Array, a: jax.Array) -> jax.Array:
-    """Q*(s, a) = c(s, a) + γ E V*(f(s) + G(s) a + w) of a ``system``, a scalar; s (d,), a (m,)."""
+def q_value(system: System, s: Float[Array, "d"], a: Float[Array, "m"]) -> Float[Array, ""]:
+    """Q*(s, a) = c(s, a) + γ E V*(f(s) + G(s) a + w) of a ``system``."""
     z = systems.mean_next_state(system, s, a)
     return system.stage_cost(s, a) + system.gamma * system.expected_value(s, z)
 
 
 @jax.jit
-def advantage(system: System, s: jax.Array, a: jax.Array) -> jax.Array:
-    """A*(s, a) = Q*(s, a) - V*(s) >= 0 of a ``system``, a scalar; s (d,), a (m,).
+def advantage(system: System, s: Float[Array, "d"], a: Float[Array, "m"]) -> Float[Array, ""]:
+    """A*(s, a) = Q*(s, a) - V*(s) >= 0 of a ``system``.
 
     Computed without the cancellation of that difference: in the QG case
     A* = |a - a*|²_R + γ p² |g (a - a*)|²_P, exactly 0 at a = a*.
@@ -54,18 +55,20 @@ def advantage(system: System, s: jax.Array, a: jax.Array) -> jax.Array:
 
 
 @jax.jit
-def drift(system: System, s: jax.Array) -> jax.Array:
-    """Drift f(s) of a ``system`` at s (d,), shape (d,)."""
+def drift(system: System, s: Float[Array, "d"]) -> Float[Array, "d"]:
+    """Drift f(s) of a ``system``."""
     return system.optimum(s).drift
 
 
 @jax.jit
-def mean_next_state(system: System, s: jax.Array, a: jax.Array) -> jax.Array:
-    """z(s, a) = f(s) + G(s) a of a ``system``, shape (d,); s (d,), a (m,)."""
+def mean_next_state(
+    system: System, s: Float[Array, "d"], a: Float[Array, "m"]
+) -> Float[Array, "d"]:
+    """z(s, a) = f(s) + G(s) a of a ``system``."""
     return systems.mean_next_state(system, s, a)
 
 
 @jax.jit
-def stage_cost(system: System, s: jax.Array, a: jax.Array) -> jax.Array:
-    """c(s, a) = q(s) + ρ(a) of a ``system``, a scalar in units of cost; s (d,), a (m,)."""
+def stage_cost(system: System, s: Float[Array, "d"], a: Float[Array, "m"]) -> Float[Array, ""]:
+    """c(s, a) = q(s) + ρ(a) of a ``system``, in units of cost."""
     return system.stage_cost(s, a)

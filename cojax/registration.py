@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 from cojax import errors
@@ -10,13 +11,7 @@ from cojax.families import FAMILIES
 from cojax.fixtures import load_fixture, shipped
 from cojax.types import Option, Options
 
-ENV_OPTIONS = (
-    "initial_state",
-    "max_steps_in_episode",
-    "action_limit",
-    "terminal_value",
-    "divergence_radius",
-)
+ENV_OPTIONS = {*inspect.signature(env_params).parameters} - {"system"}
 
 
 def env_ids() -> dict[str, str]:

@@ -18,12 +18,17 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import UInt
 
 from cojax.errors import InputError
+from cojax.types import Array, Int, Key, PRNGKeyArray
+
+Integer: TypeAlias = Int[Array, ""] | UInt[Array, ""]
 
 IMPLEMENTATION = "threefry2x32"
 
@@ -42,7 +47,7 @@ def pinned() -> Iterator[None]:
             yield
 
 
-def seed_key(seed: int | jax.Array) -> jax.Array:
+def seed_key(seed: int | Integer) -> PRNGKeyArray:
     """The threefry key of a seed modulo 2³², as ``jax.random.key`` gives it by default.
 
     ``seed`` is a whole number, or a () uint32 array that may be traced. Neither a seed offset
@@ -53,7 +58,7 @@ def seed_key(seed: int | jax.Array) -> jax.Array:
     return jax.random.wrap_key_data(data, impl=IMPLEMENTATION)
 
 
-def root_key(root: int) -> jax.Array:
+def root_key(root: int) -> PRNGKeyArray:
     """The key of a root seed, a whole number >= 0 and < 2³², always threefry.
 
     Raises ValueError for anything else.
@@ -65,14 +70,14 @@ def root_key(root: int) -> jax.Array:
     return seed_key(int(root))
 
 
-def to_words(keys: jax.Array) -> jax.Array:
+def to_words(keys: Key[Array, "*batch"]) -> UInt[Array, "*batch 2"]:
     """Keys (…,) as words (…, 2), to be scanned over: where vmap moves the axes of keys,
     ``jax_debug_key_reuse`` takes them for used.
     """
     return jax.random.key_data(keys)
 
 
-def of_words(words: jax.Array) -> jax.Array:
+def of_words(words: UInt[Array, "*batch 2"]) -> Key[Array, "*batch"]:
     """Inverse of :func:`to_words`, of threefry keys."""
     return jax.random.wrap_key_data(words, impl=IMPLEMENTATION)
 
@@ -85,7 +90,7 @@ def choose(mask: jax.Array | np.ndarray, x: jax.Array, y: jax.Array) -> jax.Arra
     return jnp.where(mask.reshape(mask.shape + (1,) * (x.ndim - 1)), x, y)
 
 
-def require_threefry(key: jax.Array) -> None:
+def require_threefry(key: PRNGKeyArray) -> None:
     """Refuse a key of another generator; raises ValueError. Costs nothing at run time."""
     if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
         implementation = str(jax.random.key_impl(key))
@@ -98,7 +103,7 @@ def require_threefry(key: jax.Array) -> None:
         )
 
 
-def stream_key(root: int | jax.Array, instance: int | jax.Array) -> jax.Array:
+def stream_key(root: int | PRNGKeyArray, instance: int | Integer) -> PRNGKeyArray:
     """The key of one instance (an environment, or an evaluation trial) under a root.
 
     ``root`` is a seed or a threefry key.
@@ -108,37 +113,37 @@ def stream_key(root: int | jax.Array, instance: int | jax.Array) -> jax.Array:
     return jax.random.fold_in(key, instance)
 
 
-def stream_keys(root: int | jax.Array, num: int, first: int = 0) -> jax.Array:
-    """Keys of instances first … first + num - 1 under ``root``, a seed or a key; shape (num,)."""
+def stream_keys(root: int | PRNGKeyArray, num: int, first: int = 0) -> Key[Array, "N"]:
+    """Keys of instances first … first + num - 1 under ``root``, a seed or a key."""
     return jax.vmap(lambda i: stream_key(root, i))(jnp.arange(first, first + num, dtype=jnp.uint32))
 
 
-def episode_key(stream: jax.Array, episode: int | jax.Array) -> jax.Array:
+def episode_key(stream: PRNGKeyArray, episode: int | Integer) -> PRNGKeyArray:
     """The key of one episode, its number, of the instance whose key is ``stream``."""
     return jax.random.fold_in(stream, episode)
 
 
-def initial_key(episode: jax.Array) -> jax.Array:
+def initial_key(episode: PRNGKeyArray) -> PRNGKeyArray:
     """The key that draws s_0 of an episode."""
     return jax.random.fold_in(episode, 0)
 
 
-def noise_root(episode: jax.Array) -> jax.Array:
+def noise_root(episode: PRNGKeyArray) -> PRNGKeyArray:
     """The key from which all noise of an episode descends; fold in the step."""
     return jax.random.fold_in(episode, 1)
 
 
-def noise_key(episode: jax.Array, step: int | jax.Array) -> jax.Array:
+def noise_key(episode: PRNGKeyArray, step: int | Integer) -> PRNGKeyArray:
     """The key that draws w_k, k = ``step``, in the episode whose key is ``episode``."""
     return jax.random.fold_in(noise_root(episode), step)
 
 
-def policy_root(episode: jax.Array) -> jax.Array:
+def policy_root(episode: PRNGKeyArray) -> PRNGKeyArray:
     """The key from which all keys of a policy descend in an episode; fold in the step."""
     return jax.random.fold_in(episode, 2)
 
 
-def policy_key(episode: jax.Array, step: int | jax.Array) -> jax.Array:
+def policy_key(episode: PRNGKeyArray, step: int | Integer) -> PRNGKeyArray:
     """The key a stochastic policy is given at a step of an episode; independent of the noise."""
     return jax.random.fold_in(policy_root(episode), step)
 

@@ -12,16 +12,17 @@ from __future__ import annotations
 import abc
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
+
+from cojax.types import Array, Float, PRNGKeyArray
 
 
 class Optimum(NamedTuple):
     """What one evaluation of the construction at a state gives."""
 
-    drift: jax.Array  # (d,) f(s)
-    action: jax.Array  # (m,) a*(s)
-    next_mean: jax.Array  # (d,) z*(s) = f(s) + G(s) a*(s)
+    drift: Float[Array, "*batch d"]  # f(s)
+    action: Float[Array, "*batch m"]  # a*(s)
+    next_mean: Float[Array, "*batch d"]  # z*(s) = f(s) + G(s) a*(s)
 
 
 class System(abc.ABC):
@@ -30,8 +31,8 @@ class System(abc.ABC):
     Implementations are pytrees. ``gamma`` and ``offset`` (b = V*(origin)) are leaves.
     """
 
-    gamma: jax.Array
-    offset: jax.Array
+    gamma: Float[Array, "*batch"]
+    offset: Float[Array, "*batch"]
 
     @property
     @abc.abstractmethod
@@ -44,55 +45,63 @@ class System(abc.ABC):
         """m, the dimension of a."""
 
     @abc.abstractmethod
-    def optimum(self, s: jax.Array) -> Optimum:
+    def optimum(self, s: Float[Array, "d"]) -> Optimum:
         """Drift f(s), optimal action a*(s) and mean next state under it, from one computation."""
 
     @abc.abstractmethod
-    def actuate(self, s: jax.Array, a: jax.Array) -> jax.Array:
-        """G(s) a, shape (d,): what the action adds to the mean next state."""
+    def actuate(self, s: Float[Array, "d"], a: Float[Array, "m"]) -> Float[Array, "d"]:
+        """G(s) a: what the action adds to the mean next state."""
 
     @abc.abstractmethod
-    def stage_cost(self, s: jax.Array, a: jax.Array) -> jax.Array:
+    def stage_cost(self, s: Float[Array, "d"], a: Float[Array, "m"]) -> Float[Array, ""]:
         """c(s, a) = q(s) + ρ(a) >= 0."""
 
     @abc.abstractmethod
-    def value(self, s: jax.Array) -> jax.Array:
+    def value(self, s: Float[Array, "d"]) -> Float[Array, ""]:
         """V*(s), offset included."""
 
     @abc.abstractmethod
-    def expected_value(self, s: jax.Array, z: jax.Array) -> jax.Array:
+    def expected_value(self, s: Float[Array, "d"], z: Float[Array, "d"]) -> Float[Array, ""]:
         """E V*(z + w) for the disturbance w at state s."""
 
     @abc.abstractmethod
-    def excess_cost(self, s: jax.Array, delta: jax.Array) -> jax.Array:
-        """A*(s, a*(s) + δ) = Q*(s, a*(s) + δ) - V*(s) >= 0, exactly 0 at δ = 0; δ is (m,)."""
+    def excess_cost(self, s: Float[Array, "d"], delta: Float[Array, "m"]) -> Float[Array, ""]:
+        """A*(s, a*(s) + δ) = Q*(s, a*(s) + δ) - V*(s) >= 0, exactly 0 at δ = 0."""
 
     @abc.abstractmethod
-    def state_bound(self, radius: jax.Array) -> jax.Array:
-        """Row by row, the largest |s_i| with V*(s) - b <= radius²; shape (d,)."""
+    def state_bound(self, radius: Float[Array, ""]) -> Float[Array, "d"]:
+        """Row by row, the largest |s_i| with V*(s) - b <= radius²."""
 
-    def reach(self, radius: jax.Array, start: jax.Array, limit: jax.Array) -> jax.Array:
+    def reach(
+        self, radius: Float[Array, ""], start: Float[Array, "d"], limit: Float[Array, "m"]
+    ) -> Float[Array, "d"]:
         """Row by row, a bound of |s_i| after one step from a state with V*(s) - b <= radius² or
-        |s_i| <= start_i, under actions |a_i| <= limit_i; shape (d,). By default a guess: four
-        times what is inside.
+        |s_i| <= start_i, under actions |a_i| <= limit_i. By default a guess: four times what is
+        inside.
         """
         return 4.0 * jnp.maximum(self.state_bound(radius), start)
 
     @abc.abstractmethod
-    def sample_noise(self, s: jax.Array, key: jax.Array) -> jax.Array:
-        """One draw of w at state s, shape (d,)."""
+    def sample_noise(self, s: Float[Array, "d"], key: PRNGKeyArray) -> Float[Array, "d"]:
+        """One draw of w at state s."""
 
 
-def mean_next_state(system: System, s: jax.Array, a: jax.Array) -> jax.Array:
-    """z(s, a) = f(s) + G(s) a, shape (d,)."""
+def mean_next_state(
+    system: System, s: Float[Array, "d"], a: Float[Array, "m"]
+) -> Float[Array, "d"]:
+    """z(s, a) = f(s) + G(s) a."""
     return next_mean(system, s, a, system.optimum(s))
 
 
-def next_mean(system: System, s: jax.Array, a: jax.Array, optimum: Optimum) -> jax.Array:
+def next_mean(
+    system: System, s: Float[Array, "d"], a: Float[Array, "m"], optimum: Optimum
+) -> Float[Array, "d"]:
     """z(s, a) = z*(s) + G(s) (a - a*(s)), where the optimum at s is at hand: exact at a = a*."""
     return optimum.next_mean + system.actuate(s, a - optimum.action)
 
 
-def step(system: System, s: jax.Array, a: jax.Array, key: jax.Array) -> jax.Array:
-    """s' = f(s) + G(s) a + w, one transition; shape (d,)."""
+def step(
+    system: System, s: Float[Array, "d"], a: Float[Array, "m"], key: PRNGKeyArray
+) -> Float[Array, "d"]:
+    """s' = f(s) + G(s) a + w, one transition."""
     return mean_next_state(system, s, a) + system.sample_noise(s, key)

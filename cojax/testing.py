@@ -22,7 +22,7 @@ from cojax import oracle as oracles
 from cojax import streams
 from cojax.envs import CommonStreams
 from cojax.errors import InputError
-from cojax.types import Array, Float, PRNGKeyArray, PyTree
+from cojax.types import Array, Float, Key, PyTree
 
 STANDARD_ERRORS = 6.0  # of a mean, beyond which it is not what it should be
 
@@ -114,7 +114,7 @@ class Probe:
     num_draws: int
     tolerance: float
 
-    def keys(self, stage: int, num: int) -> PRNGKeyArray:
+    def keys(self, stage: int, num: int) -> Key[Array, "N"]:
         """Keys (num,) of a ``stage`` of the test, a number."""
         return jax.random.split(jax.random.fold_in(streams.seed_key(self.seed), stage), num)
 

@@ -104,7 +104,7 @@ def scan_trial(
     return total, rows
 
 
-def relative(gap: Figures, value: Figures) -> Figures:
+def relative(gap: Figures, value: Figures | float) -> Figures:
     """``gap``/``value``, (...), of NumPy or JAX: 0 where there is no gap, infinite where there is
     one and the value is 0 (no noise, and a start in the origin).
     """

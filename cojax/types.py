@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
-    from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, Shaped
+    from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree, Shaped
 else:
 
     def __getattr__(name: str):
@@ -22,14 +22,13 @@ else:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return getattr(jaxtyping, name)
 
-
 Row: TypeAlias = dict[str, Any]  # a line of a table: JSON data by the name of its column
 Content: TypeAlias = dict[str, Any]  # of a YAML or JSON file, by the name of its field
 Option: TypeAlias = Any  # an argument by name, checked by what it is passed on to
 Options: TypeAlias = dict[str, Any]  # arguments by name
 Json: TypeAlias = Any  # what a JSON or YAML file may hold anywhere
 
-ARRAYS = ("Array", "Bool", "Float", "Int", "PRNGKeyArray", "PyTree", "Shaped")
+ARRAYS = ("Array", "Bool", "Float", "Int", "Key", "PRNGKeyArray", "PyTree", "Shaped")
 __all__ = [
     "Array",
     "Bool",
@@ -37,6 +36,7 @@ __all__ = [
     "Float",
     "Int",
     "Json",
+    "Key",
     "Option",
     "Options",
     "PRNGKeyArray",

@@ -79,7 +79,7 @@ class Spinner(quadratic.Geometry):
         return (1, 0)
 
     def initial_law(self, dtype=None):
-        return Sector(jnp.asarray(1.0, dtype), jnp.full(2, 0.5, dtype), self.dt)
+        return Sector(jnp.asarray(1.0, dtype), jnp.full(2, 0.5, dtype), float(self.dt))
 
     @classmethod
     def defaults(cls, **sizes):

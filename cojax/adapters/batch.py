@@ -17,7 +17,7 @@ from cojax import envs, inputs, streams
 from cojax.envs.params import MAX_HORIZON
 from cojax.errors import InputError
 from cojax.registration import make
-from cojax.types import Options, PRNGKeyArray, PyTree
+from cojax.types import Array, Key, Options, PyTree
 
 
 def missing(library: str, extra: str) -> InputError:
@@ -296,7 +296,7 @@ def _keys(words: jax.Array) -> jax.Array:
 @partial(jax.jit, static_argnums=(0, 1))
 @streams.pinned()
 def _reset(
-    env: Environment, stacked: bool, params: PyTree, keys: PRNGKeyArray, *, now: PyTree
+    env: Environment, stacked: bool, params: PyTree, keys: Key[Array, "N"], *, now: PyTree
 ) -> tuple:
     keys, draws = _split(keys)
     obs, state = jax.vmap(env.reset, (0, 0 if stacked else None))(draws, params)

@@ -12,21 +12,10 @@ from jax.core import Tracer
 from cojax import inputs, linalg, precision
 from cojax.envs.params import EnvParams
 from cojax.errors import InputError
-from cojax.quadratic import QuadraticGaussian
+from cojax.quadratic import HATS, QuadraticGaussian
 from cojax.types import PyTree
 
-MATRICES = (
-    "P",
-    "Q",
-    "R",
-    "P_minus_Q",
-    "sqrt_P_minus_Q",
-    "M0",
-    "R_inverse",
-    "P_hat",
-    "Q_hat",
-    "R_hat",
-)
+MATRICES = ("P", "Q", "R", "P_minus_Q", "sqrt_P_minus_Q", "M0", "R_inverse", *HATS)
 
 
 def stack(params: Sequence[EnvParams]) -> EnvParams:

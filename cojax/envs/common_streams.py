@@ -13,7 +13,7 @@ from gymnax.environments import environment
 
 from cojax import streams
 from cojax.envs.environment import autoreset
-from cojax.types import Array, Int, PRNGKeyArray, PyTree
+from cojax.types import Array, Int, Key, PRNGKeyArray, PyTree
 
 
 @struct.dataclass
@@ -22,7 +22,7 @@ class StreamState(environment.EnvState):
 
     time: Int[Array, "*batch"]
     env: PyTree
-    stream: PRNGKeyArray  # of (root, instance)
+    stream: Key[Array, "*batch"]  # of (root, instance)
     episode: Int[Array, "*batch"]
 
 
