@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
 
 from cojax.evaluation.crossed import FEW
+from cojax.types import Row
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from cojax.evaluation.doctor import Finding
 
 SHOWN = {
     "relative_suboptimality": "gap / V*",
@@ -51,51 +55,50 @@ def console() -> Console:
 
     On a terminal too narrow for columns lines are broken, and no figure is left out.
     """
-    from rich.console import Console
-
     out = Console()
     return Console(width=max(out.width, NARROWEST) if out.is_terminal else 120)
 
 
-def print_rows(rows: Sequence[dict[str, Any]]) -> None:
-    """Print a table to standard output."""
-    from rich.table import Table
-
-    table = Table(title=f"{rows[0]['num_trials']} paired trials, 95% intervals")
-    table.add_column("fixture", overflow="fold")
-    table.add_column("policy", overflow="fold")
-    for title in SHOWN.values():
-        table.add_column(title, justify="right", overflow="fold")
-    table.add_column("failures", justify="right")
-    for row in rows:
-        policy = row["policy"]
-        if "setting" in row:
-            policy += f" ({row['setting']})"
-        cells = [_shown(row, metric) for metric in SHOWN]
-        table.add_row(row["fixture"], policy, *cells, str(row["failures"]))
+def _print(title: str, columns: Sequence[str], lines: list[list[str]], notes: list[str]) -> None:
+    """A table to standard output, and notes below it; numbers stand to the right."""
+    table = Table(title=title)
+    for name in columns:
+        right = name in SHOWN.values() or name == "failures"
+        table.add_column(name, justify="right" if right else "left", overflow="fold")
+    for line in lines:
+        table.add_row(*line)
     out = console()
     out.print(table)
-    out.print(
+    for note in notes:
+        out.print(note, soft_wrap=True)
+
+
+def print_rows(rows: Sequence[Row]) -> None:
+    """Print a table to standard output."""
+    lines = []
+    for row in rows:
+        policy = row["policy"] + (f" ({row['setting']})" if "setting" in row else "")
+        cells = [_shown(row, metric) for metric in SHOWN]
+        lines.append([row["fixture"], policy, *cells, str(row["failures"])])
+    notes = [
         "gap: Σ γᵏ A*(s, a) up to the horizon, where π* takes over. Paper Regret compares stage "
-        "rewards at the policy's own states, and is negative for a lazy policy.",
-        soft_wrap=True,
-    )
-    few = [row["num_seeds"] for row in rows if row.get("num_seeds", FEW) < FEW]
-    if few:
-        out.print(
+        "rewards at the policy's own states, and is negative for a lazy policy."
+    ]
+    if few := [row["num_seeds"] for row in rows if row.get("num_seeds", FEW) < FEW]:
+        notes.append(
             f"Intervals over {min(few)} seeds are Student's: where seeds differ by factors "
-            "(lognormal, log-sd 1) 95% intervals of 4 seeds covered 83%, of 8 seeds 91%.",
-            soft_wrap=True,
+            "(lognormal, log-sd 1) 95% intervals of 4 seeds covered 83%, of 8 seeds 91%."
         )
     if any(row["failures"] for row in rows):
-        out.print(
+        notes.append(
             "A policy that failed in some trial has no finite mean; in brackets: the trials it "
-            "completed.",
-            soft_wrap=True,
+            "completed."
         )
+    title = f"{rows[0]['num_trials']} paired trials, 95% intervals"
+    _print(title, ("fixture", "policy", *SHOWN.values(), "failures"), lines, notes)
 
 
-def _shown(row: dict[str, Any], metric: str) -> str:
+def _shown(row: Row, metric: str) -> str:
     floor = row.get("resolution_floor") if metric.startswith("relative") else None
     text = with_interval(row[metric], floor)
     if row["failures"]:
@@ -103,66 +106,46 @@ def _shown(row: dict[str, Any], metric: str) -> str:
     return text
 
 
-def print_comparison(rows: Sequence[dict[str, Any]], first: str, second: str) -> None:
+def print_comparison(rows: Sequence[Row], first: str, second: str) -> None:
     """Print paired differences to standard output."""
-    from rich.table import Table
-
-    table = Table(title=f"{rows[0]['metric']}: {first} - {second}, paired, 95% intervals")
-    titles = ("fixture", "policy", "difference", "p (Holm)")
-    for title in (*titles, "pairing correlation", "variance reduction", "verdict"):
-        table.add_column(title, overflow="fold")
+    titles = ("fixture", "policy", "difference", "p (Holm)", "pairing correlation")
+    lines = []
     for row in rows:
         same = row["first"] == row["second"]
         policy = row["first"] if same else f"{row['first']} - {row['second']}"
         pairing = [row.get(name) for name in ("pairing_correlation", "variance_reduction")]
-        if abs(row["difference"]["mean"]) <= row["floor"]:
+        if any(row["failures"]):
+            shown = "failures: {} and {}".format(*row["failures"])
+        elif abs(row["difference"]["mean"]) <= row["floor"]:
             shown = f"≤ {number(row['floor'])}"
         else:
             shown = with_interval(row["difference"])
-        if any(row["failures"]):
-            shown = "failures: {} and {}".format(*row["failures"])
-        table.add_row(
-            row["fixture"],
-            policy,
-            shown,
-            number(row["p_corrected"]),
-            *("" if value is None else number(value) for value in pairing),
-            row["verdict"],
-        )
-    out = console()
-    out.print(table)
-    out.print(
+        words = ["" if value is None else number(value) for value in pairing]
+        p = number(row["p_corrected"])
+        lines.append([row["fixture"], policy, shown, p, *words, row["verdict"]])
+    notes = [
         "Variance reduction: by what factor common streams divide the variance of the difference, "
-        "against separate ones.",
-        soft_wrap=True,
-    )
+        "against separate ones."
+    ]
     seeds = [row["num_seeds"] for row in rows]
     if any(max(pair) > 1 for pair in seeds):
-        out.print(
+        notes.append(
             "Seeds are the sample: paired where both sides have as many, else two samples. Where "
             "they differ by factors (lognormal, log-sd 1), 95% intervals of 4 seeds against one "
-            "policy covered 83%, of 10 seeds 87%.",
-            soft_wrap=True,
+            "policy covered 83%, of 10 seeds 87%."
         )
     if any(min(pair) == 1 < max(pair) for pair in seeds):
-        out.print("A side of one seed is that policy alone, not its algorithm.", soft_wrap=True)
+        notes.append("A side of one seed is that policy alone, not its algorithm.")
+    title = f"{rows[0]['metric']}: {first} - {second}, paired, 95% intervals"
+    _print(title, (*titles, "variance reduction", "verdict"), lines, notes)
 
 
-def print_findings(findings: Sequence[Any], machine: dict[str, str]) -> None:
+def print_findings(findings: Sequence[Finding], machine: dict[str, str]) -> None:
     """Print what the doctor found, and a verdict."""
-    from rich.table import Table
-
-    table = Table(title=", ".join(f"{name} {value}" for name, value in machine.items()))
-    for title in ("check", "found", "expected", ""):
-        table.add_column(title, overflow="fold")
-    for finding in findings:
-        table.add_row(*finding[:3], "ok" if finding.passed else "FAILED")
-    out = console()
-    out.print(table)
+    lines = [[*finding[:3], "ok" if finding.passed else "FAILED"] for finding in findings]
     failed = [finding.check for finding in findings if not finding.passed]
-    out.print(
-        f"Not sound: {', '.join(failed)}. Do not trust gaps measured here."
-        if failed
-        else "Sound: gaps measured on this machine are what they say.",
-        soft_wrap=True,
-    )
+    note = "Sound: gaps measured on this machine are what they say."
+    if failed:
+        note = f"Not sound: {', '.join(failed)}. Do not trust gaps measured here."
+    title = ", ".join(f"{name} {value}" for name, value in machine.items())
+    _print(title, ("check", "found", "expected", ""), lines, [note])

@@ -3,25 +3,39 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
-from cojax.report.style import COLUMN, GREY, GRID, PAGE, colour, figure, save, style
+from cojax.report.style import (
+    COLUMN,
+    GREY,
+    GRID,
+    PAGE,
+    colour,
+    figure,
+    legend,
+    log_ticks,
+    save,
+    style,
+)
+from cojax.types import Content, Json, Row
 
 if TYPE_CHECKING:
     import pandas as pd
 
 PANELS = 3  # in a row
-ABOVE: dict[str, Any] = {"loc": "outside upper center", "ncols": 3, "frameon": False}
 STATES = {  # of a trial: marker, colour, label
     "complete": ("o", colour(0), "trained to the end"),
     "pruned": ("x", colour(1), "stopped at a rung"),
 }
 
 
-def write(rows: list[dict[str, Any]], trials: pd.DataFrame | None, folder: Path) -> None:
+def write(rows: list[Row], trials: pd.DataFrame | None, folder: Path) -> None:
     """Write ``figures/*`` into a results folder that is being made, PDF and PNG each."""
     target = folder / "figures"
     target.mkdir()
@@ -42,7 +56,7 @@ def write(rows: list[dict[str, Any]], trials: pd.DataFrame | None, folder: Path)
                 save(importance(found), target / f"importance-{name}")
 
 
-def sensitivity_of_rows(rows: list[dict[str, Any]]) -> Any:
+def sensitivity_of_rows(rows: list[Row]) -> Figure | None:
     """Median gap of each setting against each hyperparameter that was varied, lowest to highest
     seed as a line; None where nothing was.
     """
@@ -66,11 +80,11 @@ def sensitivity_of_rows(rows: list[dict[str, Any]]) -> Any:
     seeds = rows[0]["num_seeds"]
     axes[0].set_ylabel(f"gap [V*]: median,\nrange of {seeds} seeds")
     if len(fixtures) > 1:
-        drawing.legend(*axes[0].get_legend_handles_labels(), **ABOVE)
+        legend(drawing, *axes[0].get_legend_handles_labels(), columns=3)
     return drawing
 
 
-def sensitivity_of_trials(trials: pd.DataFrame) -> Any:
+def sensitivity_of_trials(trials: pd.DataFrame) -> Figure | None:
     """Bound of each trial against each hyperparameter; those stopped early are crosses."""
     settings = [json.loads(words) for words in trials["setting"]]
     names = _varied(settings)
@@ -87,11 +101,11 @@ def sensitivity_of_trials(trials: pd.DataFrame) -> Any:
             axis.plot(x, bounds[chosen], marker, ms=3.5, color=shade, alpha=0.75, label=label)
         _labels(axis, name)
     axes[0].set_ylabel("upper bound of gap [V*]")
-    drawing.legend(*axes[0].get_legend_handles_labels(), **ABOVE)
+    legend(drawing, *axes[0].get_legend_handles_labels(), columns=3)
     return drawing
 
 
-def history(trials: pd.DataFrame) -> Any:
+def history(trials: pd.DataFrame) -> Figure:
     """Bound of each trial in the order of proposal, and the lowest so far."""
     drawing = figure(COLUMN, 2.3)
     axis = drawing.subplots()
@@ -104,15 +118,15 @@ def history(trials: pd.DataFrame) -> Any:
     seen = np.isfinite(lowest)
     axis.step(numbers[seen], lowest[seen], where="post", color=GREY, lw=1.2, label="lowest so far")
     axis.set_yscale("log")
-    _ticks(axis.yaxis, bounds.min(), bounds.max(), 300)
+    log_ticks(axis.yaxis, narrow=bounds.max() <= 300 * bounds.min(), minor=True)
     axis.grid(axis="y", color=GRID, lw=0.6)
     axis.set_xlabel("setting, in order of proposal")
     axis.set_ylabel("upper bound of gap [V*]")
-    drawing.legend(**{**ABOVE, "ncols": 2})
+    legend(drawing, *axis.get_legend_handles_labels(), columns=2)
     return drawing
 
 
-def importance(shares: dict[str, float]) -> Any:
+def importance(shares: dict[str, float]) -> Figure:
     """Share of each hyperparameter in what separates good settings from others."""
     names = sorted(shares, key=lambda name: shares[name])
     drawing = figure(COLUMN, 0.6 + 0.25 * len(names))
@@ -125,13 +139,13 @@ def importance(shares: dict[str, float]) -> Any:
     return drawing
 
 
-def _varied(settings: list[dict[str, Any]]) -> list[str]:
+def _varied(settings: list[Content]) -> list[str]:
     """Hyperparameters that take at least two values."""
     names = list(dict.fromkeys(name for setting in settings for name in setting))
     return [n for n in names if len({json.dumps(s.get(n)) for s in settings}) > 1]
 
 
-def _panels(num: int) -> tuple[Any, list[Any]]:
+def _panels(num: int) -> tuple[Figure, list[Axes]]:
     columns = min(num, PANELS)
     lines = -(-num // columns)
     drawing = figure(PAGE if columns > 1 else COLUMN, 2.1 * lines)
@@ -142,13 +156,13 @@ def _panels(num: int) -> tuple[Any, list[Any]]:
     return drawing, axes[:num]
 
 
-def _scale(axis: Any, values: list[Any]) -> Any:
+def _scale(axis: Axes, values: list[Json]) -> Callable[[Json], float]:
     """Set the scale of x, and give the place of a value on it."""
     if all(isinstance(v, int | float) and type(v) is not bool and np.isfinite(v) for v in values):
         numbers = [float(v) for v in values]
         if min(numbers) > 0 and max(numbers) > 8 * min(numbers):
             axis.set_xscale("log")
-            _ticks(axis.xaxis, min(numbers), max(numbers), 15)
+            log_ticks(axis.xaxis, narrow=max(numbers) <= 15 * min(numbers), minor=True)
         return float
     words = sorted({str(v) for v in values})
     axis.set_xticks(range(len(words)), words)
@@ -156,19 +170,9 @@ def _scale(axis: Any, values: list[Any]) -> Any:
     return lambda value: words.index(str(value))
 
 
-def _ticks(axis: Any, low: float, high: float, wide: float) -> None:
-    """Numbers at 1, 2 and 5 of each decade of a logarithmic axis; at 1 alone where it is wide."""
-    from matplotlib.ticker import LogLocator, NullFormatter
-
-    axis.set_major_locator(LogLocator(subs=(1.0,) if high > wide * low else (1.0, 2.0, 5.0)))
-    axis.set_minor_formatter(NullFormatter())
-    if high <= wide * low:
-        axis.set_major_formatter("{x:g}")
-
-
-def _labels(axis: Any, name: str) -> None:
+def _labels(axis: Axes, name: str) -> None:
     axis.set_yscale("log")
     low, high = axis.get_ylim()
-    _ticks(axis.yaxis, low, high, 300)
+    log_ticks(axis.yaxis, narrow=high <= 300 * low, minor=True)
     axis.set_xlabel(name)
     axis.grid(axis="y", color=GRID, lw=0.6)
