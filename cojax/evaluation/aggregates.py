@@ -29,9 +29,9 @@ from cojax.types import Float, Row
 
 NUM_RESAMPLES = 2000
 Runs = Float[np.ndarray, "*batch F S"]
-Statistic = Float[np.ndarray | np.floating, "*batch"]
+Statistic = Float[np.ndarray, "*batch"]
 Scores = Float[np.ndarray, "F S N"]
-Floors = float | Float[np.ndarray, "F"]
+Floors = float | Float[np.ndarray, " F"]
 
 
 def scores(
@@ -63,7 +63,7 @@ def floors(evaluation: Evaluation, metric: str = "relative_suboptimality") -> Fl
     return np.array([in_units_of(metric, *pair) for pair in zip(given, values, strict=True)])
 
 
-def in_units_of(metric: str, floor: float | None, optimal_value: npt.ArrayLike) -> float:
+def in_units_of(metric: str, floor: float | None, optimal_value: Float[np.ndarray, " N"]) -> float:
     """The resolution floor of a fixture, a fraction of V*, in the units of a metric."""
     floor = floor or 0.0
     if metric.startswith("relative") or metric == "paper_optgap":

@@ -199,7 +199,7 @@ def _joined(pieces: list[dict[str, PyTree]]) -> dict[str, np.ndarray]:
     for name in pieces[0]:
         arrays = [piece[name] for piece in pieces]
         if name == "sums":
-            arrays = [np.float64(high) + np.float64(low) for high, low in arrays]
+            arrays = [np.asarray(x, np.float64) + np.asarray(y, np.float64) for x, y in arrays]
         if name == "final_discount":  # (F,)
             arrays = [arrays[0][:, None]]
         raw[name] = np.concatenate(arrays, axis=-1, dtype=np.float64)

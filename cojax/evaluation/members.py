@@ -28,7 +28,7 @@ AXES = ("fixture", "hyperparameters", "seed")
 class Plain:
     """A function of (obs, key) as the ``apply`` of a :class:`cojax.policy.Policy`."""
 
-    function: Callable[[Array, PRNGKeyArray], Array]
+    function: Callable[..., object]
 
     def __call__(self, params: PyTree, obs: Array, key: PRNGKeyArray) -> Array:
         """Return the function's action."""

@@ -171,10 +171,10 @@ def _sides(
     players, own = zip(*(player(policy, params) for policy in policies), strict=True)
     sides = []
     for policy, path in zip(policies, _program(players, num, own, params, key=key), strict=True):
-        *arrays, alive = (np.asarray(x, np.float64) for x in path)
+        states, actions, values, alive = (np.asarray(x, np.float64) for x in path)
         failed = None if alive.all() else int(np.argmin(alive))
         label = {"zero": "no control", "oracle": "π*"}.get(policy.name, policy.name)
-        sides.append(Side(label, *arrays, failed))
+        sides.append(Side(label, states, actions, values, failed))
     return sides
 
 

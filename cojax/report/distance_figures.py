@@ -25,7 +25,7 @@ def gap_heatmaps(summary: Summary) -> Figure:
     runs = {name: _gap_of_runs(summary, name) for name in summary.learners}
     failures = {name: summary.failures(name) for name in summary.learners}
     drawing, axes = panel_axes(summary, 2.3, 1)
-    low, high, image = -3.0, 2.0, None
+    low, high = -3.0, 2.0
     for column, (axis, (size, indices)) in enumerate(
         zip(axes[0], summary.panels.items(), strict=True)
     ):
@@ -34,13 +34,15 @@ def gap_heatmaps(summary: Summary) -> Figure:
         with np.errstate(divide="ignore"):
             shades = np.clip(np.log10(table), low, high)
         shown = np.where(np.isfinite(table), table, np.nan)
-        image = heatmap(axis, shown, shades, low=low, high=high, dark_is_low=False)
+        heatmap(axis, shown, shades, low=low, high=high, dark_is_low=False)
         for row, cell in np.argwhere(failed > 0.0):
             look = {"fill": False, "hatch": "////", "edgecolor": "#D55E00", "lw": 0.0}
             axis.add_patch(Rectangle((cell - 0.5, row - 0.5), 1, 1, **look))
         label_cells(axis, summary, size, left=column == 0, bottom=True)
         axis.set_title(size)
-    drawing.colorbar(image, ax=axes[0], label="log10 gap, units of V*", fraction=0.06)
+    drawing.colorbar(
+        axes[0, -1].images[0], ax=axes[0], label="log10 gap, units of V*", fraction=0.06
+    )
     S = len(runs[summary.learners[0]][0])
     drawing.suptitle(f"median gap of {S} seeds; hatched: some trials failed", fontsize=8.5)
     return drawing

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.image import AxesImage
 
 from cojax.report.style import COLUMN, GREY, GRID, PAGE, colour, figure, legend, thousands, upper
 from cojax.report.summary import Summary, interval_of_runs
@@ -56,7 +55,7 @@ def heatmaps(summary: Summary) -> Figure:
     def mean_of(metric):
         def cell(algorithm, chosen):
             runs = summary.runs(algorithm, metric)[chosen]
-            return np.nanmean(runs) if np.isfinite(runs).any() else np.nan
+            return float(np.nanmean(runs)) if np.isfinite(runs).any() else np.nan
 
         return cell
 
@@ -70,15 +69,14 @@ def heatmaps(summary: Summary) -> Figure:
         shades = [shade(table) for table in tables]
         finite = np.concatenate([x[np.isfinite(x)] for x in shades] or [np.zeros(1)])
         low, high = (finite.min(), finite.max()) if finite.size else (0.0, 1.0)
-        image = None
         for column, size in enumerate(summary.panels):
             axis = axes[line, column]
             options = {"low": low, "high": high, "dark_is_low": line == 0}
-            image = heatmap(axis, tables[column], shades[column], **options)
+            heatmap(axis, tables[column], shades[column], **options)
             label_cells(axis, summary, size, left=column == 0, bottom=line == 1)
             axis.set_title(f"{title}, {size}")
         label = "-log10(-OptGap)" if line == 0 else "log10 |Regret|"
-        drawing.colorbar(image, ax=axes[line], label=label, fraction=0.05)
+        drawing.colorbar(axes[line, -1].images[0], ax=axes[line], label=label, fraction=0.05)
     return drawing
 
 
@@ -107,11 +105,11 @@ def by_setting(
 
 def heatmap(
     axis: Axes, table: Cells, shades: Cells, *, low: float, high: float, dark_is_low: bool
-) -> AxesImage:
+) -> None:
     """Shades from ``low`` to ``high``, and the number in every cell, light on dark and dark on
     light.
     """
-    image = axis.imshow(
+    axis.imshow(
         shades,
         cmap="cividis" if dark_is_low else "cividis_r",
         vmin=low,
@@ -125,7 +123,6 @@ def heatmap(
             tone = (shades[row, column] - low) / max(high - low, 1e-9)
             ink = "white" if (tone < 0.5 if dark_is_low else tone > 0.5) else "black"
         axis.text(column, row, text, ha="center", va="center", color=ink, fontsize=6.5)
-    return image
 
 
 def label_cells(axis: Axes, summary: Summary, size: str, *, left: bool, bottom: bool) -> None:

@@ -53,8 +53,8 @@ def figure(width: float, height: float) -> Figure:
 
 def save(drawing: Figure, stem: Path) -> None:
     """Write ``stem.pdf`` and ``stem.png``."""
-    for suffix, options in ((".pdf", {}), (".png", {"dpi": 200})):
-        drawing.savefig(stem.with_suffix(suffix), metadata=METADATA[suffix], **options)
+    drawing.savefig(stem.with_suffix(".pdf"), metadata=METADATA[".pdf"])
+    drawing.savefig(stem.with_suffix(".png"), metadata=METADATA[".png"], dpi=200)
 
 
 def colour(index: int) -> str:
@@ -70,7 +70,7 @@ def marker(index: int) -> str:
 def thousands(axis: Axes) -> None:
     """Environment steps on the x axis, in thousands or millions."""
 
-    def label(x: float, _: int) -> str:
+    def label(x: float, _: float) -> str:
         return f"{x / 1e6:g}M" if abs(x) >= 1e6 else f"{x / 1e3:g}k" if x else "0"
 
     axis.xaxis.set_major_formatter(label)
@@ -104,7 +104,7 @@ def legend(
 ) -> None:
     """One legend for the whole figure, above the panels, or below them ("lower")."""
     place = f"outside {where} center"
-    drawing.legend(handles, labels, loc=place, ncols=columns, frameon=False)
+    drawing.legend(handles, labels, loc=place, ncols=columns, frameon=False)  # pyright: ignore
 
 
 def upper(names: Sequence[str]) -> list[str]:
