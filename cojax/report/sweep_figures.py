@@ -60,49 +60,72 @@ def sensitivity_of_rows(rows: list[Row]) -> Figure | None:
     """Median gap of each setting against each hyperparameter that was varied, lowest to highest
     seed as a line; None where nothing was.
     """
-    names = _varied([row["hyperparameters"] for row in rows])
-    if not names:
-        return None
     fixtures = list(dict.fromkeys(row["fixture"] for row in rows))[:6]
-    drawing, axes = _panels(len(names))
-    for name, axis in zip(names, axes, strict=True):
-        have = [row for row in rows if name in row["hyperparameters"]]
-        place = _scale(axis, [row["hyperparameters"][name] for row in have])
+    of_fixture = np.array([row["fixture"] for row in rows])
+    gaps = np.array([[row["seeds"][k] for k in ("median", "low", "high")] for row in rows])
+    gaps = np.clip(gaps, 1e-6, 1e6)
+
+    def draw(axis, have, x):
         for i, fixture in enumerate(fixtures):
-            mine = [row for row in have if row["fixture"] == fixture]
-            x = [place(row["hyperparameters"][name]) for row in mine]
-            y = np.array([[r["seeds"][k] for k in ("median", "low", "high")] for r in mine])
-            y = np.clip(y.reshape(-1, 3), 1e-6, 1e6)
+            mine = of_fixture[have] == fixture
+            median, low, high = gaps[have][mine].T
+            axis.vlines(x[mine], low, high, color=colour(i), alpha=0.35, lw=0.8)
             shown = {"label": fixture} if len(fixtures) > 1 else {}
-            axis.vlines(x, y[:, 1], y[:, 2], color=colour(i), alpha=0.35, lw=0.8)
-            axis.plot(x, y[:, 0], "o", ms=3, color=colour(i), alpha=0.8, **shown)
-        _labels(axis, name)
-    seeds = rows[0]["num_seeds"]
-    axes[0].set_ylabel(f"gap [V*]: median,\nrange of {seeds} seeds")
-    if len(fixtures) > 1:
-        legend(drawing, *axes[0].get_legend_handles_labels(), columns=3)
-    return drawing
+            axis.plot(x[mine], median, "o", ms=3, color=colour(i), alpha=0.8, **shown)
+
+    label = f"gap [V*]: median,\nrange of {rows[0]['num_seeds']} seeds"
+    return _sensitivity([row["hyperparameters"] for row in rows], draw, label)
 
 
 def sensitivity_of_trials(trials: pd.DataFrame) -> Figure | None:
     """Bound of each trial against each hyperparameter; those stopped early are crosses."""
-    settings = [json.loads(words) for words in trials["setting"]]
-    names = _varied(settings)
-    if not names:
-        return None
     bounds = np.clip(trials["bound"].to_numpy(float), 1e-6, 1e6)
     states = trials["state"].to_numpy()
-    drawing, axes = _panels(len(names))
-    for name, axis in zip(names, axes, strict=True):
-        place = _scale(axis, [s[name] for s in settings if name in s])
-        for state, (marker, shade, label) in STATES.items():
-            chosen = [i for i, s in enumerate(settings) if name in s and states[i] == state]
-            x = [place(settings[i][name]) for i in chosen]
-            axis.plot(x, bounds[chosen], marker, ms=3.5, color=shade, alpha=0.75, label=label)
-        _labels(axis, name)
-    axes[0].set_ylabel("upper bound of gap [V*]")
-    legend(drawing, *axes[0].get_legend_handles_labels(), columns=3)
+
+    def draw(axis, have, x):
+        _by_state(axis, x, bounds[have], states[have])
+
+    settings = [json.loads(words) for words in trials["setting"]]
+    return _sensitivity(settings, draw, "upper bound of gap [V*]")
+
+
+def _sensitivity(
+    settings: list[Content], draw: Callable[[Axes, np.ndarray, np.ndarray], None], label: str
+) -> Figure | None:
+    """A panel for each hyperparameter that takes at least two values; None where none does.
+
+    ``draw`` is given a panel, which settings have the hyperparameter, and their places on x.
+    """
+    names = list(dict.fromkeys(name for setting in settings for name in setting))
+    names = [n for n in names if len({json.dumps(s.get(n)) for s in settings}) > 1]
+    if not names:
+        return None
+    columns = min(len(names), PANELS)
+    lines = -(-len(names) // columns)
+    drawing = figure(PAGE if columns > 1 else COLUMN, 2.1 * lines)
+    axes = drawing.subplots(lines, columns, sharey=True, squeeze=False).ravel()
+    for axis in axes[len(names) :]:
+        axis.set_visible(False)
+    for name, axis in zip(names, axes, strict=False):
+        have = np.array([i for i, setting in enumerate(settings) if name in setting])
+        values = [settings[i][name] for i in have]
+        draw(axis, have, np.array(list(map(_scale(axis, values), values))))
+        axis.set_yscale("log")
+        low, high = axis.get_ylim()
+        log_ticks(axis.yaxis, narrow=high <= 300 * low, minor=True)
+        axis.set_xlabel(name)
+        axis.grid(axis="y", color=GRID, lw=0.6)
+    axes[0].set_ylabel(label)
+    handles, labels = axes[0].get_legend_handles_labels()
+    if labels:
+        legend(drawing, handles, labels, columns=3)
     return drawing
+
+
+def _by_state(axis: Axes, x: np.ndarray, bounds: np.ndarray, states: np.ndarray) -> None:
+    for state, (marker, shade, label) in STATES.items():
+        mine = states == state
+        axis.plot(x[mine], bounds[mine], marker, ms=3.5, color=shade, alpha=0.75, label=label)
 
 
 def history(trials: pd.DataFrame) -> Figure:
@@ -111,9 +134,7 @@ def history(trials: pd.DataFrame) -> Figure:
     axis = drawing.subplots()
     bounds = np.clip(trials["bound"].to_numpy(float), 1e-6, 1e6)
     states, numbers = trials["state"].to_numpy(), trials["number"].to_numpy()
-    for state, (marker, shade, label) in STATES.items():
-        mine = states == state
-        axis.plot(numbers[mine], bounds[mine], marker, ms=3.5, color=shade, alpha=0.75, label=label)
+    _by_state(axis, numbers, bounds, states)
     lowest = np.minimum.accumulate(np.where(states == "complete", bounds, np.inf))
     seen = np.isfinite(lowest)
     axis.step(numbers[seen], lowest[seen], where="post", color=GREY, lw=1.2, label="lowest so far")
@@ -139,23 +160,6 @@ def importance(shares: dict[str, float]) -> Figure:
     return drawing
 
 
-def _varied(settings: list[Content]) -> list[str]:
-    """Hyperparameters that take at least two values."""
-    names = list(dict.fromkeys(name for setting in settings for name in setting))
-    return [n for n in names if len({json.dumps(s.get(n)) for s in settings}) > 1]
-
-
-def _panels(num: int) -> tuple[Figure, list[Axes]]:
-    columns = min(num, PANELS)
-    lines = -(-num // columns)
-    drawing = figure(PAGE if columns > 1 else COLUMN, 2.1 * lines)
-    grid = drawing.subplots(lines, columns, sharey=True, squeeze=False)
-    axes = list(grid.ravel())
-    for axis in axes[num:]:
-        axis.set_visible(False)
-    return drawing, axes[:num]
-
-
 def _scale(axis: Axes, values: list[Json]) -> Callable[[Json], float]:
     """Set the scale of x, and give the place of a value on it."""
     if all(isinstance(v, int | float) and type(v) is not bool and np.isfinite(v) for v in values):
@@ -168,11 +172,3 @@ def _scale(axis: Axes, values: list[Json]) -> Callable[[Json], float]:
     axis.set_xticks(range(len(words)), words)
     axis.margins(x=0.2)
     return lambda value: words.index(str(value))
-
-
-def _labels(axis: Axes, name: str) -> None:
-    axis.set_yscale("log")
-    low, high = axis.get_ylim()
-    log_ticks(axis.yaxis, narrow=high <= 300 * low, minor=True)
-    axis.set_xlabel(name)
-    axis.grid(axis="y", color=GRID, lw=0.6)
