@@ -183,7 +183,7 @@ def test_what_the_machine_refuses_is_one_line(monkeypatch, tmp_path):
 
     monkeypatch.setattr("os.fsync", full)
     out = tmp_path / "a.png"
-    result = CliRunner().invoke(main, ["show", NAME, "--plot", str(out)])
+    result = CliRunner().invoke(main, ["show", QUICK, "--plot", str(out)])
     assert result.exit_code == 2
     assert result.stderr == f"cojax: {out}: No space left on device\n"
     assert list(tmp_path.iterdir()) == []

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import itertools
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -60,6 +61,14 @@ def test_errors_and_splits_of_known_policies():
     gap = result.trials["suboptimality"][0, 0]
     ours = (found.visits["weight"] * found.visits["advantage"]).sum(axis=1)
     np.testing.assert_allclose(ours, gap, rtol=1e-5)  # on the streams of evaluate
+
+
+def test_a_critic_whose_value_is_no_scalar_is_refused_while_tracing():
+    """It would broadcast against the values of other states."""
+    critic = SimpleNamespace(kind="V", params=(), apply=lambda p, obs: obs[:1])
+    agent = SimpleNamespace(policy=push(0.0), critic=critic, actor=(), gradients=None)
+    with pytest.raises(AssertionError, match="shape"):
+        diagnose(agent, params(), **SHORT, batches=0)
 
 
 def test_failures_count_until_they_happen():

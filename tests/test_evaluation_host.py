@@ -93,6 +93,12 @@ def test_batched_functions_and_failures():
     assert rows[2]["suboptimality"]["mean"] == 0.0 < rows[1]["suboptimality"]["mean"]
 
 
+def test_what_is_no_policy_of_the_host_is_one_line():
+    with pytest.raises(InputError, match="policy int: expected a function, or an object") as caught:
+        host_policy(3)
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("policy", "words"),
     [

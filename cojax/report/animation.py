@@ -86,8 +86,8 @@ class Animation:
         kind = suffix(path)
         if kind == ".mp4" and shutil.which("ffmpeg") is None:
             path, kind = path.with_suffix(".gif"), ".gif"
-        content = {".gif": gif, ".mp4": partial(mp4, path=path), ".png": strip}[kind](self)
-        files.write_whole(path, content)
+        moving = partial(mp4, self, path) if kind == ".mp4" else lambda: self._gif
+        files.write_whole(path, strip(self) if kind == ".png" else moving())
         return path
 
     @cached_property
