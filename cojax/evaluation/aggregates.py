@@ -31,7 +31,7 @@ NUM_RESAMPLES = 2000
 Runs = Float[np.ndarray, "*batch F S"]
 Statistic = Float[np.ndarray, "*batch"]
 Scores = Float[np.ndarray, "F S N"]
-Floors = float | Float[np.ndarray, " F"]
+Floors = npt.ArrayLike  # resolution floors, (F,) or one for all
 
 
 def scores(
@@ -165,7 +165,7 @@ def performance_profile(
     Raises ValueError for scores that are empty or NaN.
     """
     x = _checked(x)
-    floor = _floors(floor, len(x))[:, None]
+    floor = each_floor(floor, len(x))[:, None]
     tau = np.atleast_1d(np.asarray(thresholds, np.float64))
 
     def within(runs):  # for each τ, (…, τ, F, S)
@@ -214,7 +214,7 @@ def probability_of_improvement(
             f"scores: expected the same fixtures and trials, got {x.shape} and {y.shape}"
         )
     (F, S, _), T = x.shape, y.shape[1]
-    floor = _floors(floor, F)[:, None, None]
+    floor = each_floor(floor, F)[:, None, None]
     ours, theirs = (runs_of_resampled_trials(side, num_resamples, seed) for side in (x, y))
 
     def improvement(x, y):  # by fixture, of runs (…, F, S) and (…, F, S')
@@ -341,7 +341,8 @@ def _checked(x: np.ndarray) -> np.ndarray:
     return x
 
 
-def _floors(floor: Floors, F: int) -> np.ndarray:
+def each_floor(floor: Floors, F: int) -> Float[np.ndarray, " F"]:
+    """One resolution floor for each of ``F``; raises ValueError for another number of them."""
     floor = np.asarray(floor, np.float64)
     if floor.shape not in ((), (F,)) or not (floor >= 0.0).all():
         raise InputError(f"floor: expected one number >= 0, or {F}, got {floor}")

@@ -80,7 +80,7 @@ def centred_features(
 
 
 @partial(jax.jit, static_argnums=(0,))
-def _mean_features(products: str, params: EnvParams, keys: PRNGKeyArray) -> Array:
+def _mean_features(products: str, params: EnvParams, keys: Array) -> Array:
     def one(key):
         s0 = params.initial_state.sample(key)
         return features(s0, params.system.value(s0), products)
