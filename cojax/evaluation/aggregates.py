@@ -63,12 +63,12 @@ def floors(evaluation: Evaluation, metric: str = "relative_suboptimality") -> Fl
     return np.array([in_units_of(metric, *pair) for pair in zip(given, values, strict=True)])
 
 
-def in_units_of(metric: str, floor: float | None, optimal_value: Float[np.ndarray, " N"]) -> float:
+def in_units_of(metric: str, floor: float | None, optimal_value: npt.ArrayLike) -> float:
     """The resolution floor of a fixture, a fraction of V*, in the units of a metric."""
     floor = floor or 0.0
     if metric.startswith("relative") or metric == "paper_optgap":
         return floor
-    return floor * float(np.mean(optimal_value))
+    return floor * float(np.asarray(optimal_value).mean())
 
 
 # --- statistics of a table of runs, (…, F, S) -> (…) ---------------------------------------------
