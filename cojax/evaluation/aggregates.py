@@ -29,7 +29,7 @@ from cojax.types import Float, Row
 
 NUM_RESAMPLES = 2000
 Runs = Float[np.ndarray, "*batch F S"]
-Statistic = Float[np.ndarray, "*batch"]
+Statistic = Float[np.ndarray, "*batch"] | np.floating
 Scores = Float[np.ndarray, "F S N"]
 Floors = npt.ArrayLike  # resolution floors, (F,) or one for all
 
@@ -349,7 +349,7 @@ def each_floor(floor: Floors, F: int) -> Float[np.ndarray, " F"]:
     return np.broadcast_to(floor, (F,))
 
 
-def _percentiles(value: float, resampled: np.ndarray, confidence: float) -> Interval:
+def _percentiles(value: float, resampled: Statistic, confidence: float) -> Interval:
     """Percentile interval by order statistics, which infinite values leave defined."""
     ordered = np.sort(resampled, axis=0)
     tail = 0.5 * (1.0 - confidence) * (len(ordered) - 1)
