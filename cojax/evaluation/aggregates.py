@@ -51,7 +51,9 @@ def scores(
     return out
 
 
-def floors(evaluation: Evaluation, metric: str = "relative_suboptimality") -> Float[np.ndarray, F]:
+def floors(
+    evaluation: Evaluation, metric: str = "relative_suboptimality"
+) -> Float[np.ndarray, " F"]:
     """Resolution floors of the fixtures of an ``evaluation`` in the units of a metric.
 
     No difference within them is claimed; 0 where a fixture has no certificate. Raises ValueError

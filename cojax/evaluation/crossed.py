@@ -50,8 +50,8 @@ class Student:
     """
 
     mean: float
-    seeds: Float[np.ndarray, k]
-    sizes: Shaped[np.ndarray, k]
+    seeds: Float[np.ndarray, " k"]
+    sizes: Shaped[np.ndarray, " k"]
     trials: float
     cells: float
     num_trials: int
@@ -139,7 +139,7 @@ class Resampled:
     """
 
     mean: float
-    ordered: Float[np.ndarray, R]
+    ordered: Float[np.ndarray, " R"]
     error: float
     freedom: float
 

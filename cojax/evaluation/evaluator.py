@@ -48,7 +48,7 @@ from cojax.evaluation.rollout import (
     trial_keys,
 )
 from cojax.trials import relative
-from cojax.types import Array, Float, PyTree
+from cojax.types import Array, Float, PRNGKeyArray, PyTree
 
 OPTGAP_EPSILON = 1e-8
 CHUNK = 128  # trials side by side, whatever their number: trial i is the same number in all

@@ -78,7 +78,7 @@ class Evaluation:
     fixtures: tuple[str, ...]
     members: tuple[Member, ...]
     trials: dict[str, Float[np.ndarray, "F M N"]]
-    horizons: Shaped[np.ndarray, F]
+    horizons: Shaped[np.ndarray, " F"]
     root: int
     dtype: str
     floors: tuple[float | None, ...] = ()

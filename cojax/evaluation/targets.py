@@ -50,7 +50,7 @@ def steps_to_targets(
 
 def average_runtime(
     hits: Float[np.ndarray, "runs targets"], budget: float
-) -> Float[np.ndarray, targets]:
+) -> Float[np.ndarray, " targets"]:
     """aRT for each target from ``hits`` of :func:`steps_to_targets`; inf where no run met it.
 
     A run that failed spends its whole budget, in environment steps.
@@ -61,6 +61,6 @@ def average_runtime(
         return np.where(met > 0, spent / np.maximum(met, 1), np.inf)
 
 
-def ecdf(hits: Float[np.ndarray, "runs targets"], at: npt.ArrayLike) -> Float[np.ndarray, T]:
+def ecdf(hits: Float[np.ndarray, "runs targets"], at: npt.ArrayLike) -> Float[np.ndarray, " T"]:
     """Share of (run, target) pairs of :func:`steps_to_targets` met within each of ``at`` steps."""
     return np.array([np.mean(hits <= t) for t in np.atleast_1d(at)])

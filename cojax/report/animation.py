@@ -53,7 +53,7 @@ class Side:
     label: str
     states: Float[np.ndarray, "T+1 n"]
     actions: Float[np.ndarray, "T m"]
-    values: Float[np.ndarray, T + 1]
+    values: Float[np.ndarray, " T+1"]
     failed: int | None
 
 
@@ -234,5 +234,5 @@ def frame(
 
 
 @jax.jit
-def _value(system: System, s: Float[Array, n]) -> Float[Array, ""]:
+def _value(system: System, s: Float[Array, " n"]) -> Float[Array, ""]:
     return system.value(s.astype(system.gamma.dtype))

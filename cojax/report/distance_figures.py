@@ -123,7 +123,7 @@ def homotopy(summary: Summary) -> Figure:
 
 
 def logistic_fit(
-    x: Float[np.ndarray, N], success: Bool[np.ndarray, N]
+    x: Float[np.ndarray, " N"], success: Bool[np.ndarray, " N"]
 ) -> tuple[float, float] | None:
     """(x_50, slope) of P(success) = 1/(1 + exp(-slope (x - x_50))) by penalised likelihood.
 

@@ -40,7 +40,7 @@ class Drawing:
 
     note = ""  # what the signs mean that stand for the action
 
-    def __init__(self, axis: Axes, scale: Float[np.ndarray, m]) -> None:
+    def __init__(self, axis: Axes, scale: Float[np.ndarray, " m"]) -> None:
         self.axis, self.scale, self.half = axis, scale, 1.0
         self.artists: list[Artist] = []
         axis.tick_params(labelsize=7, color=FAINT)
@@ -61,7 +61,9 @@ class Drawing:
             self.axis.set(xlim=(-half, half), ylim=(-half, half))
         self.half = half or 1.0
 
-    def update(self, trail: Float[np.ndarray, "k n"], action: Float[np.ndarray, m] | None) -> None:
+    def update(
+        self, trail: Float[np.ndarray, "k n"], action: Float[np.ndarray, " m"] | None
+    ) -> None:
         """Draw the last of the states ``trail`` and the action taken there."""
         raise NotImplementedError
 
@@ -249,7 +251,7 @@ PICTURES: dict[str, type[Drawing]] = {
 }  # fmt: skip
 
 
-def drawing(axis: Axes, params: object, dim: int, scale: Float[np.ndarray, m]) -> Drawing:
+def drawing(axis: Axes, params: object, dim: int, scale: Float[np.ndarray, " m"]) -> Drawing:
     """The drawing of a system's family: ``params.system.geometry`` says which, else it is bars.
 
     ``dim`` is that of the state, ``scale`` that of the actions.
@@ -259,7 +261,7 @@ def drawing(axis: Axes, params: object, dim: int, scale: Float[np.ndarray, m]) -
     return PICTURES[kind](axis, scale, **options)
 
 
-def action_scale(actions: Float[np.ndarray, "k m"]) -> Float[np.ndarray, m]:
+def action_scale(actions: Float[np.ndarray, "k m"]) -> Float[np.ndarray, " m"]:
     """The largest of actions, component by component; those of one unit together."""
     largest = np.abs(np.nan_to_num(actions)).max(axis=0)
     return np.maximum(largest, 1e-9)

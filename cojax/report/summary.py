@@ -67,7 +67,7 @@ class Summary:
         with np.errstate(invalid="ignore"):
             return np.where(completed, x, 0.0).sum(axis=-1) / completed.sum(axis=-1)
 
-    def floors(self, metric: str) -> Float[np.ndarray, F]:
+    def floors(self, metric: str) -> Float[np.ndarray, " F"]:
         """Resolution floors of the fixtures in the metric's units."""
         return np.concatenate([floors(e, metric) for e in self.evaluations])
 
