@@ -22,6 +22,7 @@ else:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return getattr(jaxtyping, name)
 
+
 Row: TypeAlias = dict[str, Any]  # a line of a table: JSON data by the name of its column
 Content: TypeAlias = dict[str, Any]  # of a YAML or JSON file, by the name of its field
 Option: TypeAlias = Any  # an argument by name, checked by what it is passed on to

@@ -16,7 +16,8 @@ from cojax.commands import output
 from cojax.report.printing import SHOWN, print_rows
 
 NAME = "arm-n2-p0.80-s7"
-SMALL = ["evaluate", "--fixture", NAME, "--trials", "4", "--steps", "3"]
+QUICK, FAMILY = "double-integrator", "DoubleIntegrator"  # where any system will do
+SMALL = ["evaluate", "--fixture", QUICK, "--trials", "4", "--steps", "3"]
 
 
 @pytest.mark.parametrize(
@@ -42,11 +43,11 @@ COMMANDS = [
     ["train", "--help"],
     ["list"],
     ["show", NAME],
-    ["validate", NAME],
+    ["validate", QUICK],
     SMALL,
     ["oracle", NAME, "--states", "states.json"],
-    ["render", NAME, "--steps", "3", "--out", "é.png"],
-    ["generate", "PointMass", "--num", "1", "--out", "λ"],
+    ["render", QUICK, "--steps", "3", "--out", "é.png"],
+    ["generate", FAMILY, "--num", "1", "--out", "λ"],
 ]
 
 
@@ -68,7 +69,7 @@ warnings.filterwarnings("error", category=EncodingWarning, module="cojax")
 from cojax.cli import main
 small = {SMALL!r}
 for arguments in ([*small, "--out", "a"], ["compare", "a", "a"], ["show", {NAME!r}],
-                  ["generate", "PointMass", "--num", "1", "--out", "made"]):
+                  ["generate", {FAMILY!r}, "--num", "1", "--out", "made"]):
     try:
         main(arguments, prog_name="cojax")
     except SystemExit as ended:
@@ -131,7 +132,7 @@ def test_progress_that_nobody_can_read_stops_no_work(number, monkeypatch, tmp_pa
     printed = io.StringIO()
     monkeypatch.setattr(sys, "stdout", printed)
     monkeypatch.setattr(sys, "stderr", Full(number))
-    arguments = ["generate", "PointMass", "--num", "1", "--out", str(tmp_path / "out")]
+    arguments = ["generate", FAMILY, "--num", "1", "--out", str(tmp_path / "out")]
     with pytest.raises(SystemExit) as ended:
         main(arguments, prog_name="cojax")
     assert ended.value.code == 0
@@ -182,7 +183,7 @@ def test_what_the_machine_refuses_is_one_line(monkeypatch, tmp_path):
 
     monkeypatch.setattr("os.fsync", full)
     out = tmp_path / "a.png"
-    result = CliRunner().invoke(main, ["show", NAME, "--plot", str(out)])
+    result = CliRunner().invoke(main, ["show", QUICK, "--plot", str(out)])
     assert result.exit_code == 2
     assert result.stderr == f"cojax: {out}: No space left on device\n"
     assert list(tmp_path.iterdir()) == []

@@ -1,7 +1,9 @@
 """Diagnosis meters: known errors come out as known, gradients against finite differences."""
 
 import dataclasses
+import functools
 import itertools
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +34,7 @@ SETTINGS = {
 }
 
 
+@functools.cache
 def params():
     return cojax.make("NVDEx-v0", K=1, preset="easy")[1]
 
@@ -58,6 +61,14 @@ def test_errors_and_splits_of_known_policies():
     gap = result.trials["suboptimality"][0, 0]
     ours = (found.visits["weight"] * found.visits["advantage"]).sum(axis=1)
     np.testing.assert_allclose(ours, gap, rtol=1e-5)  # on the streams of evaluate
+
+
+def test_a_critic_whose_value_is_no_scalar_is_refused_while_tracing():
+    """It would broadcast against the values of other states."""
+    critic = SimpleNamespace(kind="V", params=(), apply=lambda p, obs: obs[:1])
+    agent = SimpleNamespace(policy=push(0.0), critic=critic, actor=(), gradients=None)
+    with pytest.raises(AssertionError, match="shape"):
+        diagnose(agent, params(), **SHORT, batches=0)
 
 
 def test_failures_count_until_they_happen():
@@ -204,14 +215,20 @@ def test_bad_input_is_one_line(run):
         assert "\n" not in str(caught.value)
 
 
+@functools.cache
 def at_rest():
     """A system without noise that starts in the origin, where V* = 0."""
     system = cojax.families.ConverseArm.build(n=2, p=0.6, Sigma=0.0)
     return cojax.envs.env_params(system, Fixed(jnp.zeros(4)), max_steps_in_episode=8)
 
 
+def constant(size, obs, key):
+    return jnp.full(2, size)
+
+
 def push(size):
-    return Policy(params=(), apply=lambda p, obs, key: jnp.full(2, size), name=f"push {size:g}")
+    """One function for all sizes, which share a program."""
+    return Policy(params=jnp.float32(size), apply=constant, name=f"push {size:g}")
 
 
 @pytest.mark.filterwarnings("error")
@@ -230,13 +247,14 @@ def test_shares_of_an_optimal_value_of_0(tmp_path):
 
 
 def test_curves_count_shares_of_0_and_only_steps_within_the_horizon():
+    measure = jax.jit(TrialGaps(3, 12))
     for size, expected in ((0.0, 0.0), (0.1, np.inf), (np.inf, np.inf), (np.nan, np.inf)):
-        gaps = TrialGaps(3, 12)(push(size), at_rest(), None)
+        gaps = measure(push(size), at_rest(), None)
         assert gaps.tolist() == [expected] * 3
-    assert float(RelativeGap(3, 12)(push(0.1), at_rest(), None)) == np.inf
+    assert float(jax.jit(RelativeGap(3, 12))(push(0.1), at_rest(), None)) == np.inf
     short = params().replace(max_steps_in_episode=jnp.int32(STEPS))
     late = short.replace(divergence_radius=1.001 * radius_over(short, STEPS))
-    gaps = [TrialGaps(1, T)(push(2.0), late, None) for T in (STEPS, 10 * STEPS)]
+    gaps = [jax.jit(TrialGaps(1, T))(push(2.0), late, None) for T in (STEPS, 10 * STEPS)]
     assert np.isfinite(gaps).all()
     assert gaps[0] == gaps[1]
 

@@ -6,6 +6,7 @@ import sys
 import zipfile
 from functools import partial
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -90,6 +91,12 @@ def test_batched_functions_and_failures():
     assert [row["failures"] for row in rows] == [4, 0, 0]
     assert (rows[0]["nonfinite"], rows[0]["suboptimality"]["mean"]) == (4, np.inf)
     assert rows[2]["suboptimality"]["mean"] == 0.0 < rows[1]["suboptimality"]["mean"]
+
+
+def test_what_is_no_policy_of_the_host_is_one_line():
+    with pytest.raises(InputError, match="policy int: expected a function, or an object") as caught:
+        host_policy(3)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -194,15 +201,19 @@ class Leaky:
         return -0.3 * h, (h,)
 
 
+ENV = CommonStreams(cojax.envs.ConverseEnv())
+reset, step, advantage = map(jax.jit, (ENV.reset, ENV.step, cojax.oracle.advantage))
+
+
 def gap_by_hand(params, trial, T):
     """Σ γᵏ A* of the leaky policy on one trial of root 0, stepped alone."""
-    env, system = CommonStreams(cojax.envs.ConverseEnv()), params.system
-    obs, state = env.reset(streams.stream_key(streams.root_key(0), trial), params)
+    system = params.system
+    obs, state = reset(streams.stream_key(streams.root_key(0), trial), params)
     h, gap = np.zeros(2), 0.0
     for k in range(T):
         h = 0.7 * h + np.asarray(obs)[3:]
-        gap += float(system.gamma) ** k * float(cojax.oracle.advantage(system, obs, -0.3 * h))
-        obs, state, *_ = env.step(None, state, jnp.asarray(-0.3 * h), params)
+        gap += float(system.gamma) ** k * float(advantage(system, obs, -0.3 * h))
+        obs, state, *_ = step(None, state, jnp.asarray(-0.3 * h), params)
     return gap
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 
 import jax
 import numpy as np
@@ -12,7 +13,6 @@ from PIL import Image
 
 import cojax
 from cojax.cli import main
-from cojax.report import animation_files
 from cojax.report.animation import animate, frame
 
 FIXTURE = "arm-n2-p0.80-s7"
@@ -55,12 +55,12 @@ def test_frames_move_and_files_open(made, tmp_path, monkeypatch):
     with Image.open(io.BytesIO(made._repr_png_())) as picture:
         assert picture.format == "PNG"
     assert made._repr_html_().startswith('<img alt="animation" src="data:image/gif;base64,R0lG')
-    monkeypatch.setattr(animation_files.shutil, "which", lambda name: None)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
     assert made.save(tmp_path / "b.mp4") == tmp_path / "b.gif"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.gif", "b.gif"]
 
 
-@pytest.mark.skipif(animation_files.shutil.which("ffmpeg") is None, reason="no ffmpeg here")
+@pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="no ffmpeg here")
 def test_mp4(made, tmp_path):
     data = made.save(tmp_path / "a.mp4").read_bytes()
     assert data[4:8] == b"ftyp"

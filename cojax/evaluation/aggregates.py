@@ -29,9 +29,9 @@ from cojax.types import Float, Row
 
 NUM_RESAMPLES = 2000
 Runs = Float[np.ndarray, "*batch F S"]
-Statistic = Float[np.ndarray | np.floating, "*batch"]
+Statistic = Float[np.ndarray, "*batch"] | np.floating
 Scores = Float[np.ndarray, "F S N"]
-Floors = float | Float[np.ndarray, "F"]
+Floors = npt.ArrayLike  # resolution floors, (F,) or one for all
 
 
 def scores(
@@ -53,7 +53,7 @@ def scores(
 
 def floors(
     evaluation: Evaluation, metric: str = "relative_suboptimality"
-) -> Float[np.ndarray, "F"]:
+) -> Float[np.ndarray, " F"]:
     """Resolution floors of the fixtures of an ``evaluation`` in the units of a metric.
 
     No difference within them is claimed; 0 where a fixture has no certificate. Raises ValueError
@@ -70,7 +70,7 @@ def in_units_of(metric: str, floor: float | None, optimal_value: npt.ArrayLike) 
     floor = floor or 0.0
     if metric.startswith("relative") or metric == "paper_optgap":
         return floor
-    return floor * float(np.mean(optimal_value))
+    return floor * float(np.asarray(optimal_value).mean())
 
 
 # --- statistics of a table of runs, (…, F, S) -> (…) ---------------------------------------------
@@ -167,7 +167,7 @@ def performance_profile(
     Raises ValueError for scores that are empty or NaN.
     """
     x = _checked(x)
-    floor = _floors(floor, len(x))[:, None]
+    floor = each_floor(floor, len(x))[:, None]
     tau = np.atleast_1d(np.asarray(thresholds, np.float64))
 
     def within(runs):  # for each τ, (…, τ, F, S)
@@ -216,7 +216,7 @@ def probability_of_improvement(
             f"scores: expected the same fixtures and trials, got {x.shape} and {y.shape}"
         )
     (F, S, _), T = x.shape, y.shape[1]
-    floor = _floors(floor, F)[:, None, None]
+    floor = each_floor(floor, F)[:, None, None]
     ours, theirs = (runs_of_resampled_trials(side, num_resamples, seed) for side in (x, y))
 
     def improvement(x, y):  # by fixture, of runs (…, F, S) and (…, F, S')
@@ -343,14 +343,15 @@ def _checked(x: np.ndarray) -> np.ndarray:
     return x
 
 
-def _floors(floor: Floors, F: int) -> np.ndarray:
+def each_floor(floor: Floors, F: int) -> Float[np.ndarray, " F"]:
+    """One resolution floor for each of ``F``; raises ValueError for another number of them."""
     floor = np.asarray(floor, np.float64)
     if floor.shape not in ((), (F,)) or not (floor >= 0.0).all():
         raise InputError(f"floor: expected one number >= 0, or {F}, got {floor}")
     return np.broadcast_to(floor, (F,))
 
 
-def _percentiles(value: float, resampled: np.ndarray, confidence: float) -> Interval:
+def _percentiles(value: float, resampled: Statistic, confidence: float) -> Interval:
     """Percentile interval by order statistics, which infinite values leave defined."""
     ordered = np.sort(resampled, axis=0)
     tail = 0.5 * (1.0 - confidence) * (len(ordered) - 1)

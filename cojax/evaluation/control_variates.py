@@ -80,7 +80,7 @@ def centred_features(
 
 
 @partial(jax.jit, static_argnums=(0,))
-def _mean_features(products: str, params: EnvParams, keys: PRNGKeyArray) -> Array:
+def _mean_features(products: str, params: EnvParams, keys: Array) -> Array:
     def one(key):
         s0 = params.initial_state.sample(key)
         return features(s0, params.system.value(s0), products)
@@ -98,11 +98,11 @@ def choose(num_trials: int, dim: int) -> str | None:
 
 
 def controlled(
-    gap: Float[np.ndarray, "N"],
+    gap: Float[np.ndarray, " N"],
     noise: Float[np.ndarray, "N q"],
-    martingale: Float[np.ndarray, "N"],
+    martingale: Float[np.ndarray, " N"],
     initial: Float[np.ndarray, "N p"],
-) -> Float[np.ndarray, "N"]:
+) -> Float[np.ndarray, " N"]:
     """Values x̃ of one policy on one fixture, (N,), from its gaps (N,), L and X (N, 2d), M (N,) and
     centred functions of s_0 (N, p). A gap that is not finite leaves them all as they are.
     """

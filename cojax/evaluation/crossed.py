@@ -16,7 +16,6 @@ of confidence 1 - p' exactly where p < p'.
 
 from __future__ import annotations
 
-import abc
 import dataclasses
 from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
@@ -24,7 +23,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 from scipy import special
 
-from cojax.types import Float
+from cojax.types import Float, Shaped
 
 FEW = 8  # of seeds, or of trials where there is one seed: below, there are too few resamples
 _DEGENERATE = 1e-12  # of the variance: a resample below it has no spread of its own
@@ -33,22 +32,7 @@ _LEAST = 1e-100  # p-values are not told apart below
 
 
 @dataclasses.dataclass(frozen=True)
-class Pivot(abc.ABC):
-    """A mean, and the law of its error."""
-
-    mean: float
-
-    @abc.abstractmethod
-    def interval(self, confidence: float) -> tuple[float, float]:
-        """Ends of the equal-tailed interval."""
-
-    @abc.abstractmethod
-    def p(self) -> float:
-        """Two-sided p-value of the mean being 0."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Student(Pivot):
+class Student:
     """Student's, with the quantile of each part of the variance weighted by the part.
 
         half = max(√v (w t_f + (1-w) t_{N-1}),  t_{N-1} √max(v_t, v_c)),   w = Σ_i v_i / v
@@ -58,21 +42,23 @@ class Student(Pivot):
     pooled one, and t_f at most Cochran and Cox's Σ_i v_i t_{S_i-1}/Σ_i v_i.
 
     Attributes:
+        mean: m.
         seeds, sizes: v_i and S_i of the sides with several seeds, (k,).
         trials: v_t.
         cells: v_c.
         num_trials: N.
     """
 
-    seeds: np.ndarray
-    sizes: np.ndarray
+    mean: float
+    seeds: Float[np.ndarray, " k"]
+    sizes: Shaped[np.ndarray, " k"]
     trials: float
     cells: float
     num_trials: int
 
     @classmethod
-    def of(cls, sides: Sequence[np.ndarray]) -> Student:
-        """Of cells (S_i, N) with their signs; a mean over trials alone where every S_i is 1."""
+    def of(cls, sides: Sequence[Float[np.ndarray, "S N"]]) -> Student:
+        """Of cells with their signs; a mean over trials alone where every S_i is 1."""
         N = sides[0].shape[1]
         columns = np.sum([x.mean(axis=0) for x in sides], axis=0)
         several = [x for x in sides if len(x) > 1]
@@ -117,12 +103,14 @@ class Student(Pivot):
         return float(max(mixed, of_trials * np.sqrt(least) if least else 0.0))
 
     def interval(self, confidence: float) -> tuple[float, float]:
-        """Of half-width ``half``."""
+        """Ends of the equal-tailed interval, of half-width ``half``."""
         half = self.half(0.5 * (1.0 - confidence))
         return self.mean - half, self.mean + half
 
     def p(self) -> float:
-        """The level whose interval ends at 0, by bisection of its logarithm."""
+        """Two-sided p-value of the mean being 0: the level whose interval ends at 0, by bisection
+        of its logarithm.
+        """
         if self.variance == 0.0:
             return float(self.mean == 0.0)
         low, high = np.log(_LEAST), np.log(0.5)
@@ -138,24 +126,26 @@ class Student(Pivot):
 
 
 @dataclasses.dataclass(frozen=True)
-class Resampled(Pivot):
+class Resampled:
     """Bootstrap-t of one side: quantiles of (m* - m)/√v*, seeds and trials drawn independently and
     cells weighted by the product of their counts (Owen, The pigeonhole bootstrap, Ann. Appl.
     Stat. 2007). Beyond the outermost 20 resamples the tail is Student's.
 
     Attributes:
+        mean: m.
         ordered: of all resamples, increasing.
         error: √(v_1 + v_t).
         freedom: of the tail.
     """
 
-    ordered: np.ndarray
+    mean: float
+    ordered: Float[np.ndarray, " R"]
     error: float
     freedom: float
 
     @classmethod
-    def of(cls, cells: np.ndarray, num_resamples: int, seed: int) -> Resampled | None:
-        """Of cells (S, N); None where too many resamples have no spread of their own."""
+    def of(cls, cells: Float[np.ndarray, "S N"], num_resamples: int, seed: int) -> Resampled | None:
+        """Of cells; None where too many resamples have no spread of their own."""
         S, N = cells.shape
         d = cells - cells.mean()
         of_trials = counts(N, num_resamples, seed) / N
@@ -173,13 +163,13 @@ class Resampled(Pivot):
         return cls(student.mean, ordered, float(np.sqrt(whole)), freedom)
 
     def interval(self, confidence: float) -> tuple[float, float]:
-        """m - √v times the quantiles of the other end."""
+        """Ends of the equal-tailed interval, m - √v times the quantiles of the other end."""
         tail, last = 0.5 * (1.0 - confidence), len(self.ordered) - 1
         upper, lower = self.ordered[[round((1.0 - tail) * last), round(tail * last)]]
         return self.mean - upper * self.error, self.mean - lower * self.error
 
     def p(self) -> float:
-        """Twice the share of resamples beyond m/√v."""
+        """Two-sided p-value of the mean being 0: twice the share of resamples beyond m/√v."""
         t, total = self.mean / self.error, len(self.ordered)
         if t > 0.0:
             beyond, anchor = np.sum(self.ordered >= t), self.ordered[-_OUTERMOST]
@@ -191,8 +181,10 @@ class Resampled(Pivot):
         return float(max(2.0 * _OUTERMOST / total * ratio, _LEAST))
 
 
-def pivot(cells: np.ndarray, method: str, num_resamples: int, seed: int) -> Pivot:
-    """The pivot of cells (S, N), not all equal; ``method`` is "auto" (studentized from 8 seeds on,
+def pivot(
+    cells: Float[np.ndarray, "S N"], method: str, num_resamples: int, seed: int
+) -> Student | Resampled:
+    """The pivot of cells, not all equal; ``method`` is "auto" (studentized from 8 seeds on,
     and from 8 trials on where there is one seed), "studentized" or "student-t".
     """
     fewest = len(cells) if len(cells) > 1 else cells.shape[1]

@@ -216,7 +216,7 @@ def _cosines(exact: np.ndarray, learned: np.ndarray) -> dict[str, float]:
 
 @streams.pinned()
 def exact_gradients(
-    agent: Agent, params: EnvParams, num_steps: int, keys: PRNGKeyArray
+    agent: Agent, params: EnvParams, num_steps: int, keys: Array
 ) -> Float[np.ndarray, "N p"]:
     """∇θ Σ_{k<T} γᵏ A*(s_k, π_θ(s_k)) of each trial at the agent's actor, (N, parameters).
 

@@ -48,7 +48,7 @@ from cojax.evaluation.rollout import (
     trial_keys,
 )
 from cojax.trials import relative
-from cojax.types import Array, Float, PyTree
+from cojax.types import Array, Float, PRNGKeyArray, PyTree
 
 OPTGAP_EPSILON = 1e-8
 CHUNK = 128  # trials side by side, whatever their number: trial i is the same number in all
@@ -199,7 +199,7 @@ def _joined(pieces: list[dict[str, PyTree]]) -> dict[str, np.ndarray]:
     for name in pieces[0]:
         arrays = [piece[name] for piece in pieces]
         if name == "sums":
-            arrays = [np.float64(high) + np.float64(low) for high, low in arrays]
+            arrays = [np.asarray(x, np.float64) + np.asarray(y, np.float64) for x, y in arrays]
         if name == "final_discount":  # (F,)
             arrays = [arrays[0][:, None]]
         raw[name] = np.concatenate(arrays, axis=-1, dtype=np.float64)

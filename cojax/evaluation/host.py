@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from cojax.errors import InputError, one_line
-from cojax.types import Float
+from cojax.types import Float, PyTree
 
 if TYPE_CHECKING:
-    import torch
+    import torch  # pyright: ignore[reportMissingImports]
 
 # methods by which objects empty a memory of their own
 MEMORY = ("reset", "reset_state", "reset_hidden", "reset_memory", "init_hidden")
@@ -208,7 +208,7 @@ def _one_by_one(function: Act, obs: np.ndarray) -> np.ndarray:
     return np.stack([np.array(_alone(function(one), 1)) for one in obs])
 
 
-def _alone(out, ndim: int):
+def _alone(out: PyTree, ndim: int) -> PyTree:
     """What a function gives, unless it is an action, of ``ndim`` axes, and something beside it."""
     if isinstance(out, tuple) and any(np.ndim(part) >= ndim for part in out):
         raise InputError(f"it gives a tuple of {len(out)} where actions were expected; {ADVICE}")

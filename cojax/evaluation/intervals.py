@@ -169,7 +169,7 @@ def difference(
 
 
 def tolerance_interval(
-    values: Float[np.ndarray, "S"], share: float = 0.9, confidence: float = CONFIDENCE
+    values: Float[np.ndarray, " S"], share: float = 0.9, confidence: float = CONFIDENCE
 ) -> tuple[float, float]:
     """An interval that holds a share of all training seeds, with confidence, for normal scores.
 

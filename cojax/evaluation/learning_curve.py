@@ -32,7 +32,7 @@ class TrialGaps:
 
     @streams.pinned()
     def __call__(
-        self, policy: Policy, params: EnvParams, key: PRNGKeyArray
+        self, policy: Policy, params: EnvParams, key: PRNGKeyArray | None
     ) -> Float[Array, "*trials"]:
         """The gaps of one policy on one system; ``key`` is not used, the streams are fixed."""
         del key
@@ -72,6 +72,8 @@ class RelativeGap(TrialGaps):
     num_trials: int = 16
     root: int = 1
 
-    def __call__(self, policy: Policy, params: EnvParams, key: PRNGKeyArray) -> Float[Array, ""]:
+    def __call__(
+        self, policy: Policy, params: EnvParams, key: PRNGKeyArray | None
+    ) -> Float[Array, ""]:
         """The gap of one policy on one system; ``key`` is not used, the streams are fixed."""
         return jnp.mean(super().__call__(policy, params, key))

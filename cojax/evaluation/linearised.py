@@ -71,5 +71,5 @@ def lqr_gain(system: System) -> Float[np.ndarray, "m n"]:
 
 
 def _to_float64(leaf: Array) -> Array:
-    leaf = np.asarray(leaf)
-    return jnp.asarray(leaf.astype(np.float64) if leaf.dtype.kind == "f" else leaf)
+    host = np.asarray(leaf)
+    return jnp.asarray(host.astype(np.float64) if host.dtype.kind == "f" else host)

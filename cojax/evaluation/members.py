@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ from cojax import streams
 from cojax.envs import EnvParams, unstack
 from cojax.errors import InputError
 from cojax.evaluation.host import HostPolicy, host_policy, is_host, refuse_memory
+from cojax.evaluation.named_systems import pairs
 from cojax.evaluation.references import ORACLE, Act, ReferencePolicy, parse_policy
 from cojax.evaluation.result import Member
 from cojax.evaluation.rollout import PolicyGroup
@@ -28,7 +29,7 @@ AXES = ("fixture", "hyperparameters", "seed")
 class Plain:
     """A function of (obs, key) as the ``apply`` of a :class:`cojax.policy.Policy`."""
 
-    function: Callable[[Array, PRNGKeyArray], Array]
+    function: Callable[..., object]
 
     def __call__(self, params: PyTree, obs: Array, key: PRNGKeyArray) -> Array:
         """Return the function's action."""
@@ -96,7 +97,7 @@ def gather(policies: object, num_fixtures: int) -> PolicySet:
     Raises ValueError for an empty list, an unknown name, something that is no policy, or axes
     that do not fit.
     """
-    found = [_as_policy(name, value) for name, value in _pairs(policies)]
+    found = [_as_policy(name, value) for name, value in pairs(policies)]
     if not found:
         raise InputError("policies: expected at least one policy, got an empty list")
     names = _distinct([policy.name for policy in found])
@@ -117,14 +118,6 @@ def gather(policies: object, num_fixtures: int) -> PolicySet:
         on_host.append(False)
     places = np.argsort(np.argsort(on_host, kind="stable"), kind="stable")
     return PolicySet(tuple(found), tuple(members), oracle, tuple(int(i) for i in places))
-
-
-def _pairs(policies: object) -> list[tuple[str | None, object]]:
-    if isinstance(policies, Mapping):
-        return [(str(name), policy) for name, policy in policies.items()]
-    if isinstance(policies, list | tuple):
-        return [(None, policy) for policy in policies]
-    return [(None, policies)]
 
 
 def _as_policy(name: str | None, value: object) -> AnyPolicy:

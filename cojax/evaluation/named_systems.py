@@ -30,13 +30,7 @@ def named_systems(params: object, names: Sequence[str] | None = None) -> list[Na
 
     Raises ValueError for an empty list, something that is no system, or too few names.
     """
-    if isinstance(params, Mapping):
-        pairs = [(str(name), value) for name, value in params.items()]
-    else:
-        pairs = [
-            (None, value) for value in (params if isinstance(params, list | tuple) else [params])
-        ]
-    subjects = [subject for name, value in pairs for subject in _named_systems(name, value)]
+    subjects = [one for name, value in pairs(params) for one in _named_systems(name, value)]
     if not subjects:
         raise InputError("params: expected at least one system, got an empty list")
     labels = [subject.name for subject in subjects] if names is None else list(map(str, names))
@@ -49,6 +43,13 @@ def named_systems(params: object, names: Sequence[str] | None = None) -> list[Na
         out.append(subject._replace(name=label + repeated))
         seen[label] += 1
     return out
+
+
+def pairs(values: object) -> list[tuple[str | None, object]]:
+    """Names and values of a dict; of a list, or one thing alone, values without a name."""
+    if isinstance(values, Mapping):
+        return [(str(name), value) for name, value in values.items()]
+    return [(None, value) for value in (values if isinstance(values, list | tuple) else [values])]
 
 
 def _named_systems(name: str | None, value: object) -> list[NamedSystem]:

@@ -48,7 +48,7 @@ def act(planner: Planner, optimum: Optimum, obs: Array, key: PRNGKeyArray) -> Ar
     return plan(planner, obs)[0]
 
 
-def plan(planner: Planner, s: Float[Array, "n"]) -> Float[Array, "H m"]:
+def plan(planner: Planner, s: Float[Array, " n"]) -> Float[Array, "H m"]:
     """Actions of H steps from a state s."""
     matmul = linalg.HIGHEST
 

@@ -15,6 +15,7 @@ plays exactly the action it is compared with. A :class:`cojax.policy.Policy` see
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Callable
 from functools import partial
 
@@ -46,9 +47,6 @@ class ReferencePolicy:
     name: str
     act: Act
     make_params: Callable[[EnvParams], PyTree]
-
-
-# --- how they act --------------------------------------------------------------------------------
 
 
 def act_oracle(params: PyTree, optimum: Optimum, obs: Array, key: PRNGKeyArray) -> Array:
@@ -83,15 +81,8 @@ def act_linear(K: Array, optimum: Optimum, obs: Array, key: PRNGKeyArray) -> Arr
     return -jnp.matmul(K, obs, precision=jax.lax.Precision.HIGHEST)
 
 
-# --- how they are made ---------------------------------------------------------------------------
-
-
 def _nothing(env_params: EnvParams) -> tuple[()]:
     return ()
-
-
-def _limit(env_params: EnvParams) -> Array:
-    return env_params.action_limit
 
 
 def _constant(value: float, env_params: EnvParams) -> Array:
@@ -104,7 +95,7 @@ def _lqr_gain(env_params: EnvParams) -> Array:
 
 ORACLE = ReferencePolicy("oracle", act_oracle, _nothing)
 ZERO = ReferencePolicy("zero", act_zero, _nothing)
-RANDOM = ReferencePolicy("random", act_random, _limit)
+RANDOM = ReferencePolicy("random", act_random, operator.attrgetter("action_limit"))
 LQR = ReferencePolicy("lqr", act_linear, _lqr_gain)
 
 

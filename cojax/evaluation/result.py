@@ -78,7 +78,7 @@ class Evaluation:
     fixtures: tuple[str, ...]
     members: tuple[Member, ...]
     trials: dict[str, Float[np.ndarray, "F M N"]]
-    horizons: Shaped[np.ndarray, "F"]
+    horizons: Shaped[np.ndarray, " F"]
     root: int
     dtype: str
     floors: tuple[float | None, ...] = ()
@@ -180,7 +180,7 @@ def summarize(cells: dict[str, np.ndarray], options: Row) -> Row:
 def _intervals(names: list[str], values: np.ndarray, options: Row) -> Row:
     """Intervals of several metrics, (metrics, S, N), under the names given."""
     # where V*(s_0) is 0 a share of it may be infinite, and then so is the mean
-    finite = np.isfinite(values).all(axis=(1, 2))
+    finite = np.array([np.isfinite(own).all() for own in values])
     worst = [WORST.get(name.removesuffix("_completed"), np.inf) for name in names]
     cells = {n: cell_of(w, w, w) for n, w, ok in zip(names, worst, finite, strict=True) if not ok}
     if not finite.any():

@@ -65,8 +65,8 @@ class State(NamedTuple):
 class Keys(NamedTuple):
     """What trials draw from: N keys each."""
 
-    initial: PRNGKeyArray  # (N,): draws s_0
-    roots: PRNGKeyArray  # (2, N): fold in the step for the noise, and for what a policy draws
+    initial: Array  # (N,): draws s_0
+    roots: Array  # (2, N): fold in the step for the noise, and for what a policy draws
 
 
 class Trials(NamedTuple):
@@ -184,7 +184,7 @@ def _finish(params: EnvParams, bounds: Bounds, state: State) -> dict[str, PyTree
 
 def _advance(
     params: EnvParams,
-    noise_keys: PRNGKeyArray,
+    noise_keys: Array,
     bounds: Bounds,
     k: Int[Array, ""],
     *,
@@ -279,7 +279,7 @@ _host_finish = jax.jit(jax.vmap(_finish))
 # --- parts ---------------------------------------------------------------------------------------
 
 
-def _act(groups, group_params, state: State, keys: PRNGKeyArray) -> Float[Array, "M N m"]:
+def _act(groups, group_params, state: State, keys: Array) -> Float[Array, "M N m"]:
     """Actions of all members, each group by its own function."""
     actions, first = [], 0
     for group, params in zip(groups, group_params, strict=True):

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cojax.errors import InputError
+from cojax.evaluation.aggregates import each_floor
 from cojax.types import Float
 
 LADDER = tuple(10.0 ** (1.0 - 0.25 * k) for k in range(17))  # 10 … 10⁻³, four a decade
@@ -41,10 +42,7 @@ def steps_to_targets(
         raise InputError(f"gaps: expected shape (runs, {steps.size}), got {gaps.shape}")
     if (np.diff(steps) <= 0).any():
         raise InputError("steps: expected increasing numbers of environment steps")
-    floor = np.asarray(floor, np.float64)
-    if floor.shape not in ((), (len(gaps),)) or not (floor >= 0.0).all():
-        raise InputError(f"floor: expected one number >= 0, or {len(gaps)}, got {floor}")
-    floor = np.broadcast_to(floor, len(gaps))[:, None]
+    floor = each_floor(floor, len(gaps))[:, None]
     gaps = np.where((gaps > 0.0) & (gaps <= floor), floor, gaps)
     met = gaps[:, None, :] <= targets[None, :, None]
     return np.where(met.any(axis=-1), steps[np.argmax(met, axis=-1)], np.inf)
@@ -52,7 +50,7 @@ def steps_to_targets(
 
 def average_runtime(
     hits: Float[np.ndarray, "runs targets"], budget: float
-) -> Float[np.ndarray, "targets"]:
+) -> Float[np.ndarray, " targets"]:
     """aRT for each target from ``hits`` of :func:`steps_to_targets`; inf where no run met it.
 
     A run that failed spends its whole budget, in environment steps.
@@ -63,6 +61,6 @@ def average_runtime(
         return np.where(met > 0, spent / np.maximum(met, 1), np.inf)
 
 
-def ecdf(hits: Float[np.ndarray, "runs targets"], at: npt.ArrayLike) -> Float[np.ndarray, "T"]:
+def ecdf(hits: Float[np.ndarray, "runs targets"], at: npt.ArrayLike) -> Float[np.ndarray, " T"]:
     """Share of (run, target) pairs of :func:`steps_to_targets` met within each of ``at`` steps."""
     return np.array([np.mean(hits <= t) for t in np.atleast_1d(at)])

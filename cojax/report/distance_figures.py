@@ -2,85 +2,58 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from scipy.optimize import minimize
+from scipy.stats import spearmanr
 
 from cojax.evaluation.aggregates import performance_profile
 from cojax.evaluation.targets import LADDER, ecdf
 from cojax.fixtures.difficulty import difficulty_index
-from cojax.report.paper_figures import annotate, label_cells
-from cojax.report.style import (
-    COLUMN,
-    GRID,
-    PAGE,
-    colour,
-    figure,
-    legend_above,
-    marker,
-    thousands,
-)
+from cojax.report.paper_figures import by_setting, heatmap, label_cells, panel_axes
+from cojax.report.style import COLUMN, GRID, PAGE, colour, figure, legend, marker, thousands
 from cojax.report.summary import GAP, Summary, hits
+from cojax.types import Bool, Float
 
 SOLVED = 0.5  # gap, in units of V*, below which a run counts as a success
 CEILING = 1e4  # gaps above it, failures among them, are drawn on it
 
 
-def gap_heatmaps(summary: Summary) -> Any:
+def gap_heatmaps(summary: Summary) -> Figure:
     """Median gap by algorithm × setting, a panel a size; hatched where trials failed."""
-    panels = summary.panels
-    names = [list(dict.fromkeys(summary.settings[i] for i in p)) for p in panels.values()]
-    width = max(COLUMN, min(PAGE, 1.6 + 0.55 * sum(map(len, names))))
-    drawing = figure(width, 2.3)
-    axes = drawing.subplots(1, len(panels), squeeze=False, width_ratios=[len(n) for n in names])[0]
-    low, high, image = -3.0, 2.0, None
-    for column, (axis, (size, indices)) in enumerate(zip(axes, panels.items(), strict=True)):
-        table, failed = _gaps(summary, indices, names[column])
+    runs = {name: _gap_of_runs(summary, name) for name in summary.learners}
+    failures = {name: summary.failures(name) for name in summary.learners}
+    drawing, axes = panel_axes(summary, 2.3, 1)
+    low, high = -3.0, 2.0
+    for column, (axis, (size, indices)) in enumerate(
+        zip(axes[0], summary.panels.items(), strict=True)
+    ):
+        table = by_setting(summary, indices, lambda name, own: float(np.median(runs[name][own])))
+        failed = by_setting(summary, indices, lambda name, own: failures[name][own].mean())
         with np.errstate(divide="ignore"):
             shades = np.clip(np.log10(table), low, high)
-        image = axis.imshow(shades, cmap="cividis_r", vmin=low, vmax=high, aspect="auto")
-        annotate(axis, np.where(np.isfinite(table), table, np.nan), shades, low, high, False)
-        for (row, cell), share in np.ndenumerate(failed):
-            if share > 0.0:
-                _hatch(axis, row, cell)
-        label_cells(axis, summary, indices, column == 0, bottom=True)
+        shown = np.where(np.isfinite(table), table, np.nan)
+        heatmap(axis, shown, shades, low=low, high=high, dark_is_low=False)
+        for row, cell in np.argwhere(failed > 0.0):
+            look = {"fill": False, "hatch": "////", "edgecolor": "#D55E00", "lw": 0.0}
+            axis.add_patch(Rectangle((cell - 0.5, row - 0.5), 1, 1, **look))
+        label_cells(axis, summary, size, left=column == 0, bottom=True)
         axis.set_title(size)
-    drawing.colorbar(image, ax=axes, label="log10 gap, units of V*", fraction=0.06)
-    S = summary.scores(summary.learners[0], "suboptimality").shape[1]
+    drawing.colorbar(
+        axes[0, -1].images[0], ax=axes[0], label="log10 gap, units of V*", fraction=0.06
+    )
+    S = len(runs[summary.learners[0]][0])
     drawing.suptitle(f"median gap of {S} seeds; hatched: some trials failed", fontsize=8.5)
     return drawing
 
 
-def _gaps(summary: Summary, indices: list[int], names: list[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Median gap over runs, and share of failed trials, (algorithms, settings) each."""
-    shape = (len(summary.learners), len(names))
-    table, failed = np.empty(shape), np.empty(shape)
-    for row, algorithm in enumerate(summary.learners):
-        runs = _gap_of_runs(summary, algorithm)
-        failures = summary.failures(algorithm)
-        for column, name in enumerate(names):
-            chosen = [i for i in indices if summary.settings[i] == name]
-            table[row, column] = np.median(runs[chosen])
-            failed[row, column] = failures[chosen].mean()
-    return table, failed
-
-
-def _hatch(axis: Any, row: int, column: int) -> None:
-    from matplotlib.patches import Rectangle
-
-    axis.add_patch(
-        Rectangle(
-            (column - 0.5, row - 0.5), 1, 1, fill=False, hatch="////", edgecolor="#D55E00", lw=0.0
-        )
-    )
-
-
-def _gap_of_runs(summary: Summary, algorithm: str) -> np.ndarray:
-    """Mean gap of each run over its trials, (F, S); infinite where one failed."""
+def _gap_of_runs(summary: Summary, algorithm: str) -> Float[np.ndarray, "F S"]:
+    """Mean gap of each run over its trials; infinite where one failed."""
     return summary.scores(algorithm, GAP).mean(axis=-1)
 
 
-def profiles(summary: Summary) -> Any:
+def profiles(summary: Summary) -> Figure:
     """Share of runs within each gap, with 95% bands."""
     drawing = figure(COLUMN, 2.6)
     axis = drawing.subplots()
@@ -93,11 +66,11 @@ def profiles(summary: Summary) -> Any:
     axis.set(xscale="log", xlim=(tau[0], tau[-1]), ylim=(-0.02, 1.02))
     axis.set(xlabel="gap, in units of V*", ylabel=f"share of runs ({F} systems × {S} seeds)")
     axis.grid(color=GRID, linewidth=0.6)
-    legend_above(drawing, axis, 3)
+    legend(drawing, *axis.get_legend_handles_labels(), columns=3)
     return drawing
 
 
-def runtime_ecdf(summary: Summary) -> Any:
+def runtime_ecdf(summary: Summary) -> Figure:
     """Share of (run, target) pairs met within each number of environment steps."""
     drawing = figure(COLUMN, 2.6)
     axis = drawing.subplots()
@@ -109,11 +82,11 @@ def runtime_ecdf(summary: Summary) -> Any:
     axis.set_title(f"{len(LADDER)} targets, gaps of {LADDER[0]:g} to {LADDER[-1]:g} V*")
     axis.grid(color=GRID, linewidth=0.6)
     thousands(axis)
-    legend_above(drawing, axis, 3)
+    legend(drawing, *axis.get_legend_handles_labels(), columns=3)
     return drawing
 
 
-def homotopy(summary: Summary) -> Any:
+def homotopy(summary: Summary) -> Figure:
     """Gap against p, and the share of runs that come within SOLVED of V*, with a logistic fit."""
     drawing = figure(PAGE, 2.6)
     left, right = drawing.subplots(1, 2)
@@ -145,27 +118,26 @@ def homotopy(summary: Summary) -> Any:
     left.set_title(f"{runs.size} runs each; line: median; {CEILING:g} and more: failed")
     for axis in (left, right):
         axis.grid(color=GRID, linewidth=0.6)
-    legend_above(drawing, left, len(summary.learners))
+    legend(drawing, *left.get_legend_handles_labels(), columns=len(summary.learners))
     return drawing
 
 
-def logistic_fit(x: np.ndarray, success: np.ndarray) -> tuple[float, float] | None:
+def logistic_fit(
+    x: Float[np.ndarray, " N"], success: Bool[np.ndarray, " N"]
+) -> tuple[float, float] | None:
     """(x_50, slope) of P(success) = 1/(1 + exp(-slope (x - x_50))) by penalised likelihood.
 
     The penalty, a Normal(0, 20/range of x) prior on the slope, keeps separated data finite. None
     where all runs succeed or all fail, or x does not vary: the 50% point is not identified.
     """
-    from scipy.optimize import minimize
-
     if success.all() or not success.any() or np.ptp(x) == 0.0:
         return None
     z = (x - x.mean()) / np.ptp(x)
     y = np.where(success, 1.0, -1.0)
 
-    def loss(theta: np.ndarray) -> float:
-        return float(
-            np.logaddexp(0.0, -y * (theta[0] + theta[1] * z)).sum() + 0.5 * (theta[1] / 20.0) ** 2
-        )
+    def loss(theta):
+        terms = np.logaddexp(0.0, -y * (theta[0] + theta[1] * z))
+        return float(terms.sum() + 0.5 * (theta[1] / 20.0) ** 2)
 
     intercept, slope = minimize(loss, np.zeros(2)).x
     if abs(slope) < 1e-6:
@@ -173,10 +145,8 @@ def logistic_fit(x: np.ndarray, success: np.ndarray) -> tuple[float, float] | No
     return float(x.mean() - np.ptp(x) * intercept / slope), float(slope / np.ptp(x))
 
 
-def difficulty(summary: Summary) -> Any:
+def difficulty(summary: Summary) -> Figure:
     """The paper's difficulty index against the measured gap, a point a fixture and algorithm."""
-    from scipy.stats import spearmanr
-
     drawing = figure(COLUMN, 2.7)
     axis = drawing.subplots()
     index = np.array([difficulty_index(fixture) for fixture in summary.fixtures])
@@ -189,5 +159,5 @@ def difficulty(summary: Summary) -> Any:
         yscale="log", xlabel="difficulty index D of the paper", ylabel="median gap, units of V*"
     )
     axis.grid(color=GRID, linewidth=0.6)
-    legend_above(drawing, axis, 2)
+    legend(drawing, *axis.get_legend_handles_labels(), columns=2)
     return drawing

@@ -5,64 +5,86 @@ A drawing sets its axes up once and then moves its artists, so that a frame cost
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
+import numpy.typing as npt
+from matplotlib.collections import LineCollection
+from matplotlib.ticker import MaxNLocator
 
 from cojax.report.style import COLOURS, GREY
+from cojax.types import Float
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
 
 POSITIVE, NEGATIVE = COLOURS[0], COLOURS[1]  # of torques and forces
-FAINT = "#C8C8C8"
+FAINT, INK = "#C8C8C8", "#303030"
 TRAIL = 120  # states of the past that stay visible
 TIP = 16  # of an arm, whose tip crosses its own path at every step
 ROOM = 1.18  # of the view, around what is drawn
+Moved = TypeVar("Moved", bound="Artist")
 
 
 class Drawing:
     """One state on one axes.
 
     Attributes:
-        axis: a matplotlib axes, set up for the family.
+        axis: of matplotlib, set up for the family.
         artists: what moves, in the order it is drawn.
         scale: (m,) of the actions: an action of this size is drawn at full size.
+        half: half the width of the view.
     """
 
-    aspect = "auto"
     note = ""  # what the signs mean that stand for the action
 
-    def __init__(self, axis: Any, scale: np.ndarray) -> None:
-        self.axis = axis
-        self.scale = scale
-        self.artists: list[Any] = []
+    def __init__(self, axis: Axes, scale: Float[np.ndarray, " m"]) -> None:
+        self.axis, self.scale, self.half = axis, scale, 1.0
+        self.artists: list[Artist] = []
         axis.tick_params(labelsize=7, color=FAINT)
         for spine in axis.spines.values():
             spine.set_color(FAINT)
 
-    def view(self, paths: np.ndarray) -> float:
-        """Half the width of a view, about the origin, that holds states (k, d); 0 for no say."""
-        del paths
-        return 0.0
+    def positions(self, states: Float[np.ndarray, "k n"]) -> np.ndarray:
+        """What a view of ``states`` has to hold; nothing where the view is not theirs to say."""
+        return states[:, :0]
+
+    def view(self, paths: Float[np.ndarray, "k n"]) -> float:
+        """Half the width of a view, about the origin, that holds states; 0 for no say."""
+        return float(np.abs(np.nan_to_num(self.positions(paths))).max(initial=0.0))
 
     def set_view(self, half: float) -> None:
-        """Show ``half`` to each side of the origin."""
+        """Show ``half`` to each side of the origin; what moves has one size on the screen."""
         if half > 0.0:
             self.axis.set(xlim=(-half, half), ylim=(-half, half))
+        self.half = half or 1.0
 
-    def update(self, trail: np.ndarray, action: np.ndarray | None) -> None:
-        """Draw the last of the states ``trail``, (k, d), and the action (m,) taken there."""
+    def update(
+        self, trail: Float[np.ndarray, "k n"], action: Float[np.ndarray, " m"] | None
+    ) -> None:
+        """Draw the last of the states ``trail`` and the action taken there."""
         raise NotImplementedError
 
     def crowd(self) -> None:
         """Fewer ticks, for a small picture among others."""
-        from matplotlib.ticker import MaxNLocator
-
         for axis in (self.axis.xaxis, self.axis.yaxis):
             if len(axis.get_majorticklocs()) and axis.get_scale() == "linear":
                 axis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
 
-    def _add(self, artist: Any) -> Any:
+    def _add(self, artist: Moved) -> Moved:
         self.artists.append(artist)
         return artist
+
+    def _line(self, *form: str, **look: str | float) -> Line2D:
+        """A line, or markers, that moves."""
+        return self._add(self.axis.plot([], [], *form, **look)[0])  # pyright: ignore
+
+    def _strokes(self, zorder: int) -> LineCollection:
+        """Arrows and arcs, coloured by their sign."""
+        lines = LineCollection([], linewidths=1.8, zorder=zorder)
+        return self._add(self.axis.add_collection(lines))  # pyright: ignore
 
     def _share(self, action: np.ndarray | None) -> np.ndarray:
         """An action as shares of its scale, (m,) within [-1, 1]; zeros where there is none."""
@@ -70,13 +92,13 @@ class Drawing:
             return np.zeros(len(self.scale))
         return np.clip(np.nan_to_num(action) / self.scale, -1.0, 1.0)
 
-    def _plane(self, x: str, y: str) -> None:
+    def _plane(self, x: str, y: str, equal: bool) -> None:
         """Axes of a plane with its origin, which is where every optimum leads."""
         self.axis.axhline(0.0, color=FAINT, linewidth=0.7, zorder=0)
         self.axis.axvline(0.0, color=FAINT, linewidth=0.7, zorder=0)
         self.axis.set_xlabel(x, fontsize=8)
         self.axis.set_ylabel(y, fontsize=8, labelpad=0)
-        if self.aspect == "equal":
+        if equal:
             self.axis.set_aspect("equal", adjustable="box")
 
 
@@ -86,12 +108,9 @@ class Arm(Drawing):
     The arm of state 0 hangs straight down. All links together have length 1.
     """
 
-    aspect = "equal"
     note = "Arcs: torques"
 
-    def __init__(self, axis: Any, scale: np.ndarray, n: int, interleaved: bool) -> None:
-        from matplotlib.collections import LineCollection
-
+    def __init__(self, axis: Axes, scale: np.ndarray, n: int, interleaved: bool) -> None:
         super().__init__(axis, scale)
         self.n, self.interleaved = n, interleaved
         axis.set_aspect("equal", adjustable="box")
@@ -99,17 +118,13 @@ class Arm(Drawing):
         axis.plot([0, 0], [0, -1], color=FAINT, linewidth=5, solid_capstyle="round", zorder=0)
         axis.plot(0, 0, marker="s", markersize=9, color=GREY, zorder=1)
         size = float(np.clip(9.0 - 0.3 * n, 3.0, 8.0))
-        self.path = self._add(axis.plot([], [], color=COLOURS[5], linewidth=0.9)[0])
-        self.links = self._add(
-            axis.plot([], [], color="#303030", linewidth=0.6 * size, solid_joinstyle="round")[0]
-        )
-        self.joints = self._add(
-            axis.plot([], [], "o", markersize=size, color="white", markeredgecolor="#303030")[0]
-        )
-        self.torques = self._add(axis.add_collection(LineCollection([], linewidths=1.8, zorder=4)))
+        self.path = self._line(color=COLOURS[5], linewidth=0.9)
+        self.links = self._line(color=INK, linewidth=0.6 * size, solid_joinstyle="round")
+        self.joints = self._line("o", markersize=size, color="white", markeredgecolor=INK)
+        self.torques = self._strokes(4)
 
-    def points(self, states: np.ndarray) -> np.ndarray:
-        """Joints and tip, (k, n + 1, 2), of states (k, 2n)."""
+    def points(self, states: Float[np.ndarray, "k n"]) -> Float[np.ndarray, "k j 2"]:
+        """Joints and tip of states."""
         theta = states[:, 0::2] if self.interleaved else states[:, : self.n]
         angle = np.cumsum(theta, axis=1)
         steps = np.stack([np.sin(angle), -np.cos(angle)], axis=-1) / self.n
@@ -123,12 +138,9 @@ class Arm(Drawing):
         self.joints.set_data(points[-1, :-1, 0], points[-1, :-1, 1])
         share = self._share(action)
         radius = 0.055 if self.n > 8 else 0.09
-        arcs = [
-            _arc(centre, 0.0, radius, part)
-            for centre, part in zip(points[-1, :-1], share, strict=True)
-        ]
-        self.torques.set_segments(arcs)
-        self.torques.set_color([POSITIVE if part > 0.0 else NEGATIVE for part in share])
+        both = zip(points[-1, :-1], share, strict=True)
+        self.torques.set_segments([_arc(centre, 0.0, radius, part) for centre, part in both])
+        self.torques.set_color(_signs(share))
 
 
 class Vehicles(Drawing):
@@ -137,137 +149,90 @@ class Vehicles(Drawing):
     The arrow ahead or behind is the input that drives, the arc the one that turns.
     """
 
-    aspect = "equal"
     note = "Arrow: driving input, arc: turning input"
 
-    def __init__(self, axis: Any, scale: np.ndarray, num: int, module_dim: int) -> None:
-        from matplotlib.collections import LineCollection
-
+    def __init__(self, axis: Axes, scale: np.ndarray, num: int, module_dim: int) -> None:
         super().__init__(axis, scale)
         self.num, self.module_dim = num, module_dim
-        self._plane("x (m)", "y (m)")
-        self.half = 1.0
-        self.paths = [
-            self._add(axis.plot([], [], color=COLOURS[(2 + i) % 6], linewidth=1.3)[0])
-            for i in range(num)
-        ]
+        self._plane("x (m)", "y (m)", True)
+        colours = [COLOURS[(2 + i) % 6] for i in range(num)]
+        self.paths = [self._line(color=colour, linewidth=1.3) for colour in colours]
         self.bodies = [
-            self._add(axis.fill([0], [0], facecolor=COLOURS[(2 + i) % 6], edgecolor="#303030")[0])
-            for i in range(num)
+            self._add(axis.fill([0], [0], facecolor=colour, edgecolor=INK)[0]) for colour in colours
         ]
-        self.inputs = self._add(axis.add_collection(LineCollection([], linewidths=1.8, zorder=4)))
+        self.inputs = self._strokes(4)
 
-    def poses(self, states: np.ndarray) -> np.ndarray:
-        """Poses (x, y, φ), (k, K, 3), of states (k, d)."""
+    def poses(self, states: Float[np.ndarray, "k n"]) -> Float[np.ndarray, "k K 3"]:
+        """Poses (x, y, φ) of states."""
         return states.reshape(len(states), self.num, self.module_dim)[:, :, :3]
 
-    def view(self, paths: np.ndarray) -> float:
-        """What holds every position."""
-        return float(np.abs(np.nan_to_num(self.poses(paths)[..., :2])).max())
-
-    def set_view(self, half: float) -> None:
-        """Show ``half`` to each side; vehicles have one size on the screen."""
-        super().set_view(half)
-        self.half = half or 1.0
+    def positions(self, states: Float[np.ndarray, "k n"]) -> np.ndarray:
+        """Of every vehicle."""
+        return self.poses(states)[..., :2]
 
     def update(self, trail: np.ndarray, action: np.ndarray | None) -> None:
         """Move trails, bodies and inputs."""
         poses = np.nan_to_num(self.poses(trail))
         share = self._share(action).reshape(self.num, -1)
-        lines, colours = [], []
-        for i in range(self.num):
+        lines = []
+        for i, (drive, steer) in enumerate(share):
             x, y, phi = poses[-1, i]
             self.paths[i].set_data(poses[:, i, 0], poses[:, i, 1])
             turn = np.array([[np.cos(phi), np.sin(phi)], [-np.sin(phi), np.cos(phi)]])
             nose = np.array([[1.0, 0.0], [-0.7, 0.55], [-0.4, 0.0], [-0.7, -0.55]])
             self.bodies[i].set_xy(0.09 * self.half * nose @ turn + [x, y])
-            drive, steer = share[i]
             ahead = turn[0] * 0.25 * self.half * drive
             start = np.array([x, y]) + turn[0] * 0.08 * self.half * np.sign(drive)
             lines += [_arrow(start, ahead), _arc((x, y), phi, 0.14 * self.half, steer)]
-            colours += [POSITIVE if part > 0.0 else NEGATIVE for part in (drive, steer)]
         self.inputs.set_segments(lines)
-        self.inputs.set_color(colours)
+        self.inputs.set_color(_signs(share.ravel()))
 
 
 class Mass(Drawing):
     """A point mass in the plane: its trail, its velocity in grey and its input in colour."""
 
-    aspect = "equal"
     note = "Blue arrow: input, grey: velocity"
+    labels, size, equal = ("x (m)", "y (m)"), 11, True
 
-    def __init__(self, axis: Any, scale: np.ndarray) -> None:
-        from matplotlib.collections import LineCollection
-
+    def __init__(self, axis: Axes, scale: np.ndarray) -> None:
         super().__init__(axis, scale)
-        self._plane("x (m)", "y (m)")
-        self.half = 1.0
-        self.path = self._add(axis.plot([], [], color=COLOURS[2], linewidth=1.3)[0])
-        self.arrows = self._add(axis.add_collection(LineCollection([], linewidths=1.8, zorder=3)))
-        self.body = self._add(
-            axis.plot([], [], "o", markersize=11, color=COLOURS[2], markeredgecolor="#303030")[0]
-        )
+        self._plane(*self.labels, self.equal)
+        self.path = self._line(color=COLOURS[2], linewidth=1.3)
+        self.arrows = self._strokes(3)
+        self.body = self._line("o", markersize=self.size, color=COLOURS[2], markeredgecolor=INK)
 
-    def view(self, paths: np.ndarray) -> float:
-        """What holds every position."""
-        return float(np.abs(np.nan_to_num(paths[:, :2])).max())
-
-    def set_view(self, half: float) -> None:
-        """Show ``half`` to each side; the input is drawn in the same size whatever it is."""
-        super().set_view(half)
-        self.half = half or 1.0
+    def positions(self, states: Float[np.ndarray, "k n"]) -> np.ndarray:
+        """The first two components."""
+        return states[:, :2]
 
     def update(self, trail: np.ndarray, action: np.ndarray | None) -> None:
-        """Move the trail, the mass and its arrows."""
+        """Move the trail, the body and its arrows."""
         trail = np.nan_to_num(trail)
         self.path.set_data(trail[:, 0], trail[:, 1])
         self.body.set_data(trail[-1:, 0], trail[-1:, 1])
-        push = 0.35 * self.half * self._share(action)
-        speed = np.clip(trail[-1, 2:], -0.35 * self.half, 0.35 * self.half)
-        self.arrows.set_segments([_arrow(trail[-1, :2], speed), _arrow(trail[-1, :2], push)])
+        self._push(trail[-1], self._share(action))
+
+    def _push(self, s: np.ndarray, share: np.ndarray) -> None:
+        speed = np.clip(s[2:], -0.35 * self.half, 0.35 * self.half)
+        self.arrows.set_segments([_arrow(s[:2], speed), _arrow(s[:2], 0.35 * self.half * share)])
         self.arrows.set_color([GREY, POSITIVE])
 
 
-class PhasePlane(Drawing):
+class PhasePlane(Mass):
     """Two states against each other, with the trail; the input pushes up or down."""
 
     note = "Arrow: input"
+    labels, size, equal = ("position", "velocity"), 9, False
 
-    def __init__(self, axis: Any, scale: np.ndarray) -> None:
-        from matplotlib.collections import LineCollection
-
-        super().__init__(axis, scale)
-        self._plane("position", "velocity")
-        self.half = 1.0
-        self.path = self._add(axis.plot([], [], color=COLOURS[2], linewidth=1.3)[0])
-        self.push = self._add(axis.add_collection(LineCollection([], linewidths=1.8, zorder=3)))
-        self.body = self._add(
-            axis.plot([], [], "o", markersize=9, color=COLOURS[2], markeredgecolor="#303030")[0]
-        )
-
-    def view(self, paths: np.ndarray) -> float:
-        """What holds every state."""
-        return float(np.abs(np.nan_to_num(paths)).max())
-
-    def set_view(self, half: float) -> None:
-        """Show ``half`` to each side of the origin."""
-        super().set_view(half)
-        self.half = half or 1.0
-
-    def update(self, trail: np.ndarray, action: np.ndarray | None) -> None:
-        """Move the trail, the state and the input."""
-        trail = np.nan_to_num(trail)
-        self.path.set_data(trail[:, 0], trail[:, 1])
-        self.body.set_data(trail[-1:, 0], trail[-1:, 1])
-        share = float(self._share(action)[0])
-        self.push.set_segments([_arrow(trail[-1], np.array([0.0, 0.4 * self.half * share]))])
-        self.push.set_color([POSITIVE if share > 0.0 else NEGATIVE])
+    def _push(self, s: np.ndarray, share: np.ndarray) -> None:
+        self.arrows.set_segments([_arrow(s, np.array([0.0, 0.4 * self.half * share[0]]))])
+        self.arrows.set_color(_signs(share[:1]))
 
 
 class Bars(Drawing):
     """The components of a state, for families that have no picture of their own."""
 
-    def __init__(self, axis: Any, scale: np.ndarray, dim: int) -> None:
+    def __init__(self, axis: Axes, scale: np.ndarray, dim: int) -> None:
         super().__init__(axis, scale)
         axis.axhline(0.0, color=GREY, linewidth=0.8)
         axis.set_yscale("symlog", linthresh=1.0)
@@ -282,30 +247,22 @@ class Bars(Drawing):
 
 
 PICTURES: dict[str, type[Drawing]] = {
-    "arm": Arm,
-    "vehicles": Vehicles,
-    "mass": Mass,
-    "phase plane": PhasePlane,
-    "bars": Bars,
-}
+    "arm": Arm, "vehicles": Vehicles, "mass": Mass, "phase plane": PhasePlane, "bars": Bars
+}  # fmt: skip
 
 
-def drawing(axis: Any, params: Any, dim: int, scale: np.ndarray) -> Drawing:
-    """The drawing of a system's family on an axes.
+def drawing(axis: Axes, params: object, dim: int, scale: Float[np.ndarray, " m"]) -> Drawing:
+    """The drawing of a system's family: ``params.system.geometry`` says which, else it is bars.
 
-    Args:
-        axis: of matplotlib.
-        params: ``EnvParams``, or anything whose ``system.geometry`` says the family.
-        dim: of the state.
-        scale: (m,) of the actions.
+    ``dim`` is that of the state, ``scale`` that of the actions.
     """
     geometry = getattr(getattr(params, "system", None), "geometry", None)
     kind, options = ("bars", {"dim": dim}) if geometry is None else geometry.picture()
     return PICTURES[kind](axis, scale, **options)
 
 
-def action_scale(actions: np.ndarray) -> np.ndarray:
-    """(m,) the largest of actions (k, m), component by component; those of one unit together."""
+def action_scale(actions: Float[np.ndarray, "k m"]) -> Float[np.ndarray, " m"]:
+    """The largest of actions, component by component; those of one unit together."""
     largest = np.abs(np.nan_to_num(actions)).max(axis=0)
     return np.maximum(largest, 1e-9)
 
@@ -322,7 +279,11 @@ def round_up(half: float) -> float:
     )
 
 
-def _arc(centre: Any, start: float, radius: float, share: float) -> np.ndarray:
+def _signs(shares: np.ndarray) -> list[str]:
+    return [POSITIVE if part > 0.0 else NEGATIVE for part in shares]
+
+
+def _arc(centre: npt.ArrayLike, start: float, radius: float, share: float) -> np.ndarray:
     """An arc with an arrow head, (k, 2): up to three quarters of a turn, and its sign."""
     if abs(share) < 0.01:
         return np.full((2, 2), np.nan)
@@ -334,12 +295,11 @@ def _arc(centre: Any, start: float, radius: float, share: float) -> np.ndarray:
     return np.concatenate([points, _head(points[-1], along, size)])
 
 
-def _arrow(start: Any, vector: np.ndarray) -> np.ndarray:
+def _arrow(start: np.ndarray, vector: np.ndarray) -> np.ndarray:
     """A straight arrow, (k, 2); nothing where it has no length."""
     length = float(np.hypot(*vector))
     if length < 1e-9:
         return np.full((2, 2), np.nan)
-    start = np.asarray(start)
     tip = start + vector
     return np.concatenate([[start, tip], _head(tip, vector / length, 0.3 * length)])
 

@@ -6,13 +6,15 @@ import io
 from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.axes import Axes
 
 from cojax.errors import InputError
 from cojax.io import files
-from cojax.report.style import COLOURS, GREY, METADATA
+from cojax.report.style import COLOURS, GREY, METADATA, colour, figure, grid, legend, log_ticks
+from cojax.types import Row
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,70 +24,56 @@ if TYPE_CHECKING:
 FLOOR = 1e-4  # gaps below it are drawn on it: the axis is logarithmic
 
 
-def gap_figure(rows: list[dict[str, Any]], curves: pd.DataFrame, path: str | Path) -> None:
+def gap_figure(rows: list[Row], curves: pd.DataFrame, path: str | Path) -> None:
     """The gap of every learner over its training, a panel for each fixture, on a log scale.
 
     Thin lines are seeds, the thick one their median; the marker at the end is the final
     evaluation with its 95% interval; dashed lines are reference policies. An algorithm has one
     colour in all panels.
     """
-    from matplotlib.figure import Figure
-
     colours = dict(zip(dict.fromkeys(curves["algorithm"]), cycle(COLOURS), strict=False))
     names = list(dict.fromkeys(row["fixture"] for row in rows))
     columns = min(3, len(names))
     lines = -(-len(names) // columns)
-    figure = Figure(figsize=(4.2 * columns, 3.4 * lines + 0.4), layout="constrained")
-    axes = np.atleast_1d(figure.subplots(lines, columns, squeeze=False)).ravel()
+    drawing = figure(4.2 * columns, 3.4 * lines + 0.4)
+    axes = drawing.subplots(lines, columns, squeeze=False).ravel()
     for axis, name in zip(axes, names, strict=False):
         of_fixture = curves.query("fixture == @name")
         algorithms = list(dict.fromkeys(of_fixture["algorithm"]))
         for algorithm in algorithms:
             learner = of_fixture.query("algorithm == @algorithm")
             row = next(r for r in rows if r["fixture"] == name and r["policy"] == algorithm)
-            _draw_learner(axis, learner, row, colours[algorithm], algorithm)
+            _draw_learner(axis, learner, row, colours[algorithm])
         _draw_references(axis, [r for r in rows if r["fixture"] == name], algorithms)
         axis.set(yscale="log", title=name, xlabel="environment steps")
         axis.set_xlim(0.0, 1.08 * of_fixture["timesteps"].max())
         axis.xaxis.set_major_formatter(lambda x, _: f"{x / 1000:g}k" if x else "0")
-        axis.grid(which="major", color="#E5E5E5", linewidth=0.6)
-        axis.spines[["top", "right"]].set_visible(False)
+        grid(axis)
     for axis in axes[len(names) :]:
         axis.set_visible(False)
     axes[0].set_ylabel("gap to the optimum, in units of V*")
     lines_of = {a.get_label(): a for axis in axes for a in axis.get_legend_handles_labels()[0]}
-    figure.legend(
-        handles=list(lines_of.values()),
-        loc="outside lower center",
-        ncols=len(lines_of),
-        frameon=False,
-    )
-    figure.savefig(path, dpi=160, metadata=METADATA[".png"])
+    labels = list(map(str, lines_of))
+    legend(drawing, list(lines_of.values()), labels, columns=len(labels), where="lower")
+    drawing.savefig(path, dpi=160, metadata=METADATA[".png"])
 
 
-def _draw_learner(
-    axis: Any, curve: pd.DataFrame, row: dict[str, Any], colour: str, name: str
-) -> None:
+def _draw_learner(axis: Axes, curve: pd.DataFrame, row: Row, colour: str) -> None:
     table = curve.pivot(index="timesteps", columns="seed", values="relative_suboptimality")
     steps = table.index.to_numpy()
     values = np.maximum(table.to_numpy(), FLOOR)
     axis.plot(steps, values, color=colour, linewidth=0.7, alpha=0.45)
-    axis.plot(steps, np.median(values, axis=1), color=colour, linewidth=2.0, label=name.upper())
+    axis.plot(
+        steps, np.median(values, axis=1), color=colour, linewidth=2.0, label=row["policy"].upper()
+    )
     cell = row["relative_suboptimality"]
     if np.isfinite(cell["mean"]):
         mean, low, high = (max(cell[k], FLOOR) for k in ("mean", "low", "high"))
-        axis.errorbar(
-            1.03 * steps[-1],
-            mean,
-            yerr=[[mean - low], [high - mean]],
-            color=colour,
-            marker="o",
-            markersize=4,
-            capsize=3,
-        )
+        error, look = [[mean - low], [high - mean]], {"marker": "o", "markersize": 4, "capsize": 3}
+        axis.errorbar(1.03 * steps[-1], mean, yerr=error, color=colour, **look)
 
 
-def _draw_references(axis: Any, rows: list[dict[str, Any]], algorithms: list[str]) -> None:
+def _draw_references(axis: Axes, rows: list[Row], algorithms: list[str]) -> None:
     for row in rows:
         value = row["relative_suboptimality"]["mean"]
         if row["policy"] in algorithms or not np.isfinite(value) or value <= 0.0:
@@ -112,54 +100,48 @@ def diagnosis_figure(readings: Sequence[Diagnosis], path: str | Path) -> None:
 
     Raises ValueError for no readings, or readings of several fixtures.
     """
-    from matplotlib.figure import Figure
-
     if len({reading.fixture for reading in readings}) != 1:
         raise InputError("readings: expected those of one fixture, at least one")
     critics = [reading for reading in readings if reading.value_error is not None]
     lines = 2 if critics else 1
-    figure = Figure(figsize=(9.2, 0.8 + 2.9 * lines), layout="constrained")
-    axes = figure.subplots(lines, 2, squeeze=False, sharex="col", sharey="row")
+    drawing = figure(9.2, 0.8 + 2.9 * lines)
+    axes = drawing.subplots(lines, 2, squeeze=False, sharex="col", sharey="row")
     for column, label in enumerate(("by_region", "by_time")):
-        for colour, reading in zip(_cycle(COLOURS, len(readings)), readings, strict=True):
+        for i, reading in enumerate(readings):
             cells = getattr(reading, label)
             x = np.array([_middle(cell, label) for cell in cells])
             gap = _drawable([cell["gap"] for cell in cells])
+            look = {"color": colour(i), "marker": "o", "markersize": 4}
             name = f"{reading.policy}: {reading.relative_gap:.3g} V*"
             shown = gap > 0.0
-            axes[0, column].plot(
-                x[shown], gap[shown], color=colour, marker="o", markersize=4, label=name
-            )
+            axes[0, column].plot(x[shown], gap[shown], label=name, **look)
             if reading.value_error is not None:
                 error = {
                     k: _drawable([c["value_error"][k] for c in cells]) for k in reading.value_error
                 }
-                axes[1, column].plot(x, error["median"], color=colour, marker="o", markersize=4)
-                axes[1, column].fill_between(
-                    x, error["low"], error["high"], color=colour, alpha=0.18, linewidth=0
-                )
+                axes[1, column].plot(x, error["median"], **look)
+                band = {"color": colour(i), "alpha": 0.18, "linewidth": 0}
+                axes[1, column].fill_between(x, error["low"], error["high"], **band)
     for axis in axes.ravel():
         if any(np.isfinite(line.get_ydata()).any() for line in axis.lines):
             axis.set_yscale("log")
-        axis.grid(which="major", color="#E5E5E5", linewidth=0.6)
-        axis.spines[["top", "right"]].set_visible(False)
-    _log_if_wide(axes[0, 0], readings)
+        grid(axis)
+    ends = [cell[end] for r in readings for cell in r.by_region for end in ("low", "high")]
+    if min(ends) > 0.0 and max(ends) > 10.0 * min(ends):
+        axes[0, 0].set_xscale("log")
+        log_ticks(axes[0, 0].xaxis, narrow=True)
     axes[-1, 0].set_xlabel("V* of the visited state")
     axes[-1, 1].set_xlabel("step of the episode")
     axes[0, 0].set_ylabel("gap of the bin, in units of V*")
     if critics:
         axes[1, 0].set_ylabel("error of the critic, share of V*")
-    figure.suptitle(readings[0].fixture, fontsize=11)
-    figure.legend(
-        *axes[0, 0].get_legend_handles_labels(),
-        loc="outside lower center",
-        ncols=min(3, len(readings)),
-        frameon=False,
-    )
+    drawing.suptitle(readings[0].fixture, fontsize=11)
+    names = axes[0, 0].get_legend_handles_labels()
+    legend(drawing, *names, columns=min(3, len(readings)), where="lower")
     path = Path(path)
     path = path if path.suffix else path.with_suffix(".png")
     buffer = io.BytesIO()
-    figure.savefig(buffer, format=path.suffix[1:], dpi=160)
+    drawing.savefig(buffer, format=path.suffix[1:], dpi=160)
     files.write_whole(path, buffer.getvalue())
 
 
@@ -169,23 +151,8 @@ def _drawable(values: Sequence[float]) -> np.ndarray:
     return np.where(np.isfinite(x) & (x > 0.0), x, np.nan)
 
 
-def _middle(cell: dict[str, Any], label: str) -> float:
+def _middle(cell: Row, label: str) -> float:
     """Where a bin is drawn: the geometric mean of its values, the middle of its steps."""
     if label == "by_time":
         return 0.5 * (cell["low"] + cell["high"])
     return float(np.sqrt(cell["low"] * cell["high"]))
-
-
-def _log_if_wide(axis: Any, readings: Sequence[Diagnosis]) -> None:
-    ends = [cell[end] for r in readings for cell in r.by_region for end in ("low", "high")]
-    if min(ends) > 0.0 and max(ends) > 10.0 * min(ends):
-        from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
-
-        axis.set_xscale("log")
-        axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        axis.xaxis.set_minor_locator(NullLocator())
-        axis.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
-
-
-def _cycle(colours: Sequence[str], num: int) -> list[str]:
-    return [colours[i % len(colours)] for i in range(num)]

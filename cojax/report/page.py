@@ -11,8 +11,9 @@ import hashlib
 import re
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+import jinja2
 import numpy as np
 
 from cojax import __version__
@@ -20,8 +21,9 @@ from cojax.errors import InputError
 from cojax.evaluation import provenance
 from cojax.io import files, json_text, tables, yaml
 from cojax.report.page_charts import curve_charts, forest
-from cojax.report.page_parts import CELLS, METRIC, cards, result_rows, summary
+from cojax.report.page_parts import CELLS, METRIC, cards, evaluate_command, result_rows, summary
 from cojax.report.printing import number
+from cojax.types import Content, Json, Row
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,7 +60,7 @@ def write_report(folder: str | Path, out: str | Path | None = None) -> Path:
 # --- what the folder holds -----------------------------------------------------------------------
 
 
-def gather(folder: Path) -> dict[str, Any]:
+def gather(folder: Path) -> Content:
     """What the page shows of a results folder; raises as :func:`write_report` does."""
     results = provenance.load(folder)
     about = results.provenance
@@ -72,32 +74,38 @@ def gather(folder: Path) -> dict[str, Any]:
     curves = _curves(folder)
     configuration = about.get("configuration")
     configuration = configuration if isinstance(configuration, dict) else {}
-    name = str(configuration.get("name") or folder.name)
     learners = [] if curves is None else list(dict.fromkeys(curves["algorithm"]))
-    again = _again(configuration, (folder / "config.yaml").is_file(), about)
-    said = summary(results, rows, learners, configuration)
-    if settings > BEST:
-        said["what"] += f" The {BEST} best of {settings:,} settings are shown for each system."
-    figures = _figures(folder)
+    if (folder / "config.yaml").is_file():
+        again = f"cojax {about.get('kind', 'run')} config.yaml --out again"
+    else:
+        again = evaluate_command(about, **configuration)
+    said = summary(results, learners, configuration)
+    facts = {
+        name.replace("_", " "): "–" if value is None else value
+        for name, value in about.items()
+        if name not in ("fixtures", "configuration")
+    }
     return {
-        "name": name,
+        "name": str(configuration.get("name") or folder.name),
         "said": said,
+        "settings": settings if settings > BEST else 0,
+        "best": BEST,
         "forest": forest(said["policies"]),
-        "rows": result_rows(folder, rows, learners, about, again),
+        "rows": result_rows(folder, rows, learners, about=about, again=again),
         "policies": list(dict.fromkeys(str(row["policy"]) for row in rows)),
         "tables": _tables(folder),
-        "figures": figures,
+        "figures": _figures(folder),
         "charts": [] if curves is None else curve_charts(curves, learners),
         "cards": cards(folder, about["fixtures"]),
         "first": FIRST,
-        "facts": _facts(about),
+        "facts": facts,
         "configuration": yaml.dump(_plain(configuration)) if configuration else "",
         "again": again,
         "version": __version__,
     }
 
 
-def _rows(file: Path) -> list[dict[str, Any]]:
+def _rows(file: Path) -> list[Row]:
     if not file.is_file():
         raise InputError(f"{file.parent}: expected a results folder, {file.name} is missing")
     rows = json_text.load(file, list)
@@ -112,7 +120,7 @@ def _rows(file: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _best(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _best(rows: list[Row]) -> list[Row]:
     """The rows of a sweep with the lowest bounds on each system."""
     count: dict[str, int] = {}
     best = []
@@ -136,59 +144,46 @@ def _curves(folder: Path) -> pd.DataFrame | None:
     return curves
 
 
-def _index(folder: Path) -> dict[str, dict[str, Any]]:
-    """Titles, captions and commands by file name; what is no mapping is left out."""
+def _described(folder: Path, chosen: list[Path], index: Content) -> list[Content]:
+    """Files of a folder with title, caption and command from its index, in the index's order."""
     file = folder / "index.json"
-    if not file.is_file():
-        return {}
-    content = json_text.load(file, dict)
-    if not all(isinstance(v, dict) for v in content.values()):
+    index = index | (json_text.load(file, dict) if file.is_file() else {})
+    if not all(isinstance(entry, dict) for entry in index.values()):
         raise InputError(f"{file}: expected a mapping from names to title, caption and command")
-    return content
-
-
-def _in_order(files: list[Path], index: dict[str, Any]) -> list[Path]:
-    """In the order of the index, then by name."""
     place = {name: k for k, name in enumerate(index)}
-    return sorted(files, key=lambda file: (place.get(file.stem, len(place)), file.name))
+    out = []
+    for one in sorted(chosen, key=lambda one: (place.get(one.stem, len(place)), one.name)):
+        entry = index.get(one.stem, {})
+        title = entry.get("title") or one.stem.replace("_", " ").replace("-", " ").capitalize()
+        words = {"title": str(title)}
+        words |= {name: str(entry.get(name) or "") for name in ("caption", "command")}
+        out.append({"id": re.sub(r"[^A-Za-z0-9]+", "-", one.stem), "file": one, **words})
+    return out
 
 
-def _described(file: Path, index: dict[str, dict[str, Any]]) -> dict[str, str]:
-    entry = index.get(file.stem, {})
-    title = entry.get("title") or file.stem.replace("_", " ").replace("-", " ").capitalize()
-    return {
-        "id": re.sub(r"[^A-Za-z0-9]+", "-", file.stem),
-        "title": str(title),
-        "caption": str(entry.get("caption") or ""),
-        "command": str(entry.get("command") or ""),
-    }
-
-
-def _tables(folder: Path) -> list[dict[str, Any]]:
+def _tables(folder: Path) -> list[Content]:
     """Every ``tables/*.csv``: columns, and rows of (text, number or None)."""
     import pandas as pd
 
-    index = _index(folder / "tables")
-    out = []
-    for file in _in_order(list((folder / "tables").glob("*.csv")), index):
+    out = _described(folder / "tables", list((folder / "tables").glob("*.csv")), {})
+    for one in out:
+        file = one.pop("file")
         try:
             table = pd.read_csv(file)
         except ValueError as error:
             raise InputError(f"{file}: damaged: {str(error).splitlines()[0]}") from error
         numeric = [table[c].dtype.kind in "iuf" for c in table.columns]
-        rows = [
+        names = [str(c).replace("_", " ") for c in table.columns]
+        pairs = zip(names, numeric, strict=True)
+        one["columns"] = [{"name": name, "numeric": n} for name, n in pairs]
+        one["rows"] = [
             [_cell(value, n) for value, n in zip(row, numeric, strict=True)]
             for row in table.itertuples(index=False, name=None)
         ]
-        columns = [
-            {"name": str(c).replace("_", " "), "numeric": n}
-            for c, n in zip(table.columns, numeric, strict=True)
-        ]
-        out.append({**_described(file, index), "columns": columns, "rows": rows})
     return out
 
 
-def _cell(value: Any, numeric: bool) -> tuple[str, float | None]:
+def _cell(value, numeric: bool) -> tuple[str, float | None]:
     if not numeric:
         return ("" if value is None or value != value else str(value)), None
     if value != value:
@@ -199,57 +194,28 @@ def _cell(value: Any, numeric: bool) -> tuple[str, float | None]:
     return number(value).replace("inf", "∞"), value
 
 
-def _figures(folder: Path) -> list[dict[str, Any]]:
+def _figures(folder: Path) -> list[Content]:
     """``figure.png`` and every figure in ``figures``, SVG before PNG, as data URIs.
 
     An SVG is shown as an image, in which no script runs and nothing is fetched.
     """
-    index = _index(folder / "figures")
     chosen: dict[str, Path] = {}
     for suffix in IMAGES:
         for file in (folder / "figures").glob(f"*{suffix}"):
             chosen.setdefault(file.stem, file)
-    files = _in_order(list(chosen.values()), index)
+    index = {}
     if (folder / "figure.png").is_file():
-        files.insert(0, folder / "figure.png")
-        index = {"figure": {"title": "The gap over training"}, **index}
-    out = []
-    for file in files:
+        chosen = {"figure": folder / "figure.png", **chosen}
+        index = {"figure": {"title": "The gap over training"}}
+    out = _described(folder / "figures", list(chosen.values()), index)
+    for one in out:
+        file = one.pop("file")
         data = base64.b64encode(file.read_bytes()).decode()
-        source = f"data:{IMAGES[file.suffix]};base64,{data}"
-        out.append({**_described(file, index), "source": source})
+        one["source"] = f"data:{IMAGES[file.suffix]};base64,{data}"
     return out
 
 
-def _again(configuration: dict[str, Any], has_config: bool, about: dict[str, Any]) -> str:
-    """The command that makes everything again, run inside the folder."""
-    import shlex
-
-    if has_config:
-        return f"cojax {about.get('kind', 'run')} config.yaml --out again"
-    given = {name: configuration.get(name) for name in ("fixtures", "policies")}
-    if not all(isinstance(value, list | tuple) for value in given.values()):
-        return ""
-    words = [f"--fixture {shlex.quote(str(f))}" for f in given["fixtures"] or ()]
-    words += [f"--policy {shlex.quote(str(p))}" for p in given["policies"] or ()]
-    steps = configuration.get("steps")
-    words += [f"--steps {steps}"] if isinstance(steps, int) else []
-    return f"cojax evaluate {' '.join(words)} --trials {about['num_trials']} --root {about['root']}"
-
-
-def _facts(about: dict[str, Any]) -> list[tuple[str, str]]:
-    """Provenance as names and values, without fixtures and configuration."""
-    facts = []
-    for name, value in about.items():
-        if name in ("fixtures", "configuration"):
-            continue
-        if isinstance(value, dict):
-            value = ", ".join(f"{k} {v}" for k, v in value.items())
-        facts.append((name.replace("_", " "), "–" if value is None else str(value)))
-    return facts
-
-
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Json:
     """Data that YAML can hold: keys are words."""
     if isinstance(value, dict):
         return {str(key): _plain(entry) for key, entry in value.items()}
@@ -261,14 +227,12 @@ def _plain(value: Any) -> Any:
 # --- the page ------------------------------------------------------------------------------------
 
 
-def render(content: dict[str, Any]) -> str:
+def render(content: Content) -> str:
     """The HTML of what :func:`gather` gives. Everything in it is escaped.
 
     The policy of the page allows its own style and script by their hashes, pictures inside the
     page, and nothing else.
     """
-    import jinja2
-
     source = resources.files("cojax.report").joinpath("templates")
     style, script, page = (
         source.joinpath(f"report.{kind}").read_text("utf-8") for kind in ("css", "js", "html")
@@ -276,14 +240,8 @@ def render(content: dict[str, Any]) -> str:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
+    environment.filters["number"] = number
+    digests = (hashlib.sha256(text.encode()).digest() for text in (style, script))
+    hashes = ["sha256-" + base64.b64encode(digest).decode() for digest in digests]
     template = environment.from_string(page)
-    return template.render(
-        **content,
-        style=style,
-        script=script,
-        hashes={"style": _hash(style), "script": _hash(script)},
-    )
-
-
-def _hash(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return template.render(**content, style=style, script=script, hashes=hashes)

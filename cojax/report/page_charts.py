@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cojax.report.printing import number
+from cojax.types import Content
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,103 +18,79 @@ FLOOR = 1e-6  # gaps below are drawn on it
 MANY = 12  # fixtures with a chart of their own; beyond, one for all together
 
 
-def forest(policies: list[dict[str, Any]]) -> dict[str, Any]:
+def forest(policies: list[Content]) -> Content:
     """Median and interval of each policy on a logarithmic axis; those without one are left out.
 
-    Returns width, height, ticks (x, text) and marks (y, name, x, low, high, learner).
+    Returns width, height, left, ticks (at, text) and marks (y, name, x, low, high, learner).
     """
-    shown = [p for p in policies if np.isfinite(p["gap"]["mean"]) and p["gap"]["mean"] > 0.0]
-    left, right, row = 150.0, 700.0, 30.0
+    shown = [p for p in policies if p["finite"] and p["gap"]["mean"] > 0.0]
     if not shown:
-        return {"marks": [], "ticks": [], "width": 0, "height": 0}
-    ends = [p["gap"][k] for p in shown for k in ("mean", "low", "high")]
-    ends = [max(e, FLOOR) for e in ends if np.isfinite(e)]
+        return {"marks": []}
+    left, right, row = 150.0, 700.0, 30.0
+    ends = [max(e, FLOOR) for p in shown for e in p["gap"].values() if np.isfinite(e)]
     x, ticks = _log_axis(min(ends), max(ends), left, right)
     marks = []
     for k, p in enumerate(shown):
-        gap = {name: max(value, FLOOR) for name, value in p["gap"].items()}
-        marks.append(
-            {
-                "y": 20.0 + row * k,
-                "name": p["name"].upper() if p["learner"] else p["name"],
-                "x": x(gap["mean"]),
-                "low": x(gap["low"]),
-                "high": x(gap["high"]) if np.isfinite(gap["high"]) else right + 12.0,
-                "learner": p["learner"],
-                "text": p["text"],
-            }
-        )
+        places = {
+            name: x(max(value, FLOOR)) if np.isfinite(value) else right + 12.0
+            for name, value in p["gap"].items()
+        }
+        mark = {"y": 20.0 + row * k, "name": p["shown"], "x": places.pop("mean"), **places}
+        marks.append(mark | {name: p[name] for name in ("learner", "text")})
     height = 20.0 + row * len(shown) + 28.0
     return {"marks": marks, "ticks": ticks, "width": 740, "height": height, "left": left}
 
 
-def curve_charts(curves: pd.DataFrame, learners: list[str]) -> list[dict[str, Any]]:
+def curve_charts(curves: pd.DataFrame, learners: list[str]) -> list[Content]:
     """The gap over training: median and the band of 10 to 90% of runs, a chart for each fixture,
     or for all together where there are many.
 
     A run with a failed trial at some moment is drawn at the top of its chart then.
     """
     names = list(dict.fromkeys(curves["fixture"]))
-    groups: list[tuple[str, Any]] = [(str(n), curves[curves["fixture"] == n]) for n in names]
     if len(names) > MANY:
-        groups = [(f"all {len(names):,} systems", curves)]
-    return [_chart(name, frame, learners) for name, frame in groups]
+        return [_chart(f"all {len(names):,} systems", curves, learners)]
+    return [_chart(str(n), curves.loc[curves["fixture"] == n], learners) for n in names]
 
 
-def _chart(name: str, frame: pd.DataFrame, learners: list[str]) -> dict[str, Any]:
+def _chart(name: str, frame: pd.DataFrame, learners: list[str]) -> Content:
     width, height = 360.0, 234.0
-    box = {"left": 46.0, "right": width - 10.0, "top": 10.0, "bottom": height - 40.0}
-    series = []
+    left, right, top, bottom = 46.0, width - 10.0, 10.0, height - 40.0
+    chart = {"name": name, "width": width, "height": height, "series": []}
+    found = []
     for index, learner in enumerate(learners):
         table = frame[frame["algorithm"] == learner].pivot_table(
-            index=["fixture", "seed"],
-            columns="timesteps",
-            values="relative_suboptimality",
-            dropna=False,
+            "relative_suboptimality", ["fixture", "seed"], "timesteps", dropna=False
         )
-        if not table.size:
-            continue
-        values = np.nan_to_num(table.to_numpy(np.float64), nan=np.inf)
-        low, middle, high = np.quantile(
-            np.clip(values, FLOOR, 1e12), [0.1, 0.5, 0.9], axis=0, method="nearest"
-        )
-        series.append((index, learner, table.columns.to_numpy(np.float64), low, middle, high))
-    if not series:
-        return {"name": name, "width": width, "height": height, "series": [], **box}
-    seen = np.concatenate([np.concatenate(s[3:]) for s in series])
+        if table.size:
+            values = np.nan_to_num(table.to_numpy(np.float64), nan=np.inf)
+            bands = np.quantile(
+                np.clip(values, FLOOR, 1e12), [0.1, 0.5, 0.9], axis=0, method="nearest"
+            )
+            found.append((index, learner, table.columns.to_numpy(np.float64), bands))
+    if not found:
+        return chart
+    seen = np.concatenate([bands.ravel() for *_, bands in found])
     seen = seen[seen < 1e11] if (seen < 1e11).any() else seen
-    y, ticks = _log_axis(float(seen.min()), float(seen.max()), box["bottom"], box["top"])
-    longest = max(s[2].max() for s in series)
-
-    def x(steps: np.ndarray) -> np.ndarray:
-        return box["left"] + (box["right"] - box["left"]) * steps / longest
-
-    lines = [
-        {
-            "index": index % 6,
-            "name": learner.upper(),
-            "line": _points(x(steps), [y(v) for v in middle]),
-            "band": _points(
-                np.concatenate([x(steps), x(steps)[::-1]]),
-                [y(v) for v in np.concatenate([low, high[::-1]])],
-            ),
-            "final": number(float(middle[-1])),
-        }
-        for index, learner, steps, low, middle, high in series
-    ]
+    y, ticks = _log_axis(float(seen.min()), float(seen.max()), bottom, top)
+    longest = max(steps.max() for _, _, steps, _ in found)
+    for index, learner, steps, bands in found:
+        x = left + (right - left) * steps / longest
+        low, middle, high = ([(a, y(b)) for a, b in zip(x, band, strict=True)] for band in bands)
+        one = {"index": index % 6, "name": learner.upper(), "line": middle}
+        one |= {"band": low + high[::-1], "final": number(float(bands[1, -1]))}
+        chart["series"].append(one)
     moments = [
-        {"x": float(x(np.array(share * longest))), "text": _thousands(share * longest)}
+        {"x": left + (right - left) * share, "text": _thousands(share * longest)}
         for share in (0.0, 0.5, 1.0)
     ]
-    return {
-        "name": name, "width": width, "height": height, **box,
-        "ticks": ticks, "moments": moments, "series": lines,
-    }  # fmt: skip
+    box = {"left": left, "right": right, "top": top, "bottom": bottom}
+    return chart | box | {"ticks": ticks, "moments": moments}
 
 
 def _log_axis(
     low: float, high: float, start: float, end: float
-) -> tuple[Callable[[float], float], list[dict[str, Any]]]:
+) -> tuple[Callable[[float], float], list[Content]]:
     """A map onto [start, end] and ticks (at, text): powers of ten, or 1, 2, 5 where few fit."""
     a, b = math.log10(low), math.log10(high)
     pad = 0.06 * max(b - a, 0.5)
@@ -129,10 +106,6 @@ def _log_axis(
     values = [v for v in values if a <= math.log10(v) <= b]
     every = -(-len(values) // 7)
     return place, [{"at": place(v), "text": f"{v:g}"} for v in values[::every]]
-
-
-def _points(x: Any, y: Any) -> str:
-    return " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(x, y, strict=True))
 
 
 def _thousands(steps: float) -> str:

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
-from cojax.report.style import (
-    COLUMN,
-    GREY,
-    GRID,
-    PAGE,
-    colour,
-    figure,
-    legend_above,
-    thousands,
-    upper,
-)
+from cojax.report.style import COLUMN, GREY, GRID, PAGE, colour, figure, legend, thousands, upper
 from cojax.report.summary import Summary, interval_of_runs
+from cojax.types import Float
+
+Cells = Float[np.ndarray, "algorithms settings"]
 
 
-def training_dynamics(summary: Summary) -> Any:
+def training_dynamics(summary: Summary) -> Figure:
     """Learning curves on the first fixture: the mean stage reward of training episodes, and the gap
     on the common streams; thin lines are seeds, thick ones their median.
     """
@@ -50,92 +45,99 @@ def training_dynamics(summary: Summary) -> Any:
     seeds = len(set(of_fixture["seed"]))
     right.set(ylabel="gap, in units of V*", title=f"{seeds} seeds, common streams")
     left.invert_yaxis()  # more reward is up
-    legend_above(drawing, right, len(summary.learners))
+    legend(drawing, *right.get_legend_handles_labels(), columns=len(summary.learners))
     return drawing
 
 
-def heatmaps(summary: Summary) -> Any:
+def heatmaps(summary: Summary) -> Figure:
     """OptGap, and log10 of the absolute Regret, by algorithm × setting, a column a size."""
+
+    def mean_of(metric):
+        def cell(algorithm, chosen):
+            runs = summary.runs(algorithm, metric)[chosen]
+            return float(np.nanmean(runs)) if np.isfinite(runs).any() else np.nan
+
+        return cell
+
+    drawing, axes = panel_axes(summary, 0.7 + 3.4, 2)
     rows = {
         "OptGap": ("paper_optgap", lambda x: -np.log10(np.maximum(-x, 1e-4))),
         "Regret": ("paper_regret", lambda x: np.log10(np.maximum(np.abs(x), 1e-4))),
     }
-    panels = summary.panels
-    cells = sum(len(_columns(summary, indices)) for indices in panels.values())
-    drawing = figure(max(COLUMN, min(PAGE, 1.6 + 0.55 * cells)), 0.7 + 3.4)
-    axes = drawing.subplots(
-        2,
-        len(panels),
-        squeeze=False,
-        width_ratios=[len(_columns(summary, i)) for i in panels.values()],
-    )
     for line, (title, (metric, shade)) in enumerate(rows.items()):
-        tables = [_table(summary, indices, metric) for indices in panels.values()]
+        tables = [by_setting(summary, i, mean_of(metric)) for i in summary.panels.values()]
         shades = [shade(table) for table in tables]
         finite = np.concatenate([x[np.isfinite(x)] for x in shades] or [np.zeros(1)])
-        image = None
         low, high = (finite.min(), finite.max()) if finite.size else (0.0, 1.0)
-        for column, (size, indices) in enumerate(panels.items()):
+        for column, size in enumerate(summary.panels):
             axis = axes[line, column]
-            cmap = "cividis" if line == 0 else "cividis_r"
-            image = axis.imshow(
-                shades[column], cmap=cmap, vmin=low, vmax=max(high, low + 0.1), aspect="auto"
-            )
-            annotate(axis, tables[column], shades[column], low, high, dark_is_low=line == 0)
-            label_cells(axis, summary, indices, column == 0, line == 1)
+            options = {"low": low, "high": high, "dark_is_low": line == 0}
+            heatmap(axis, tables[column], shades[column], **options)
+            label_cells(axis, summary, size, left=column == 0, bottom=line == 1)
             axis.set_title(f"{title}, {size}")
         label = "-log10(-OptGap)" if line == 0 else "log10 |Regret|"
-        drawing.colorbar(image, ax=axes[line], label=label, fraction=0.05)
+        drawing.colorbar(axes[line, -1].images[0], ax=axes[line], label=label, fraction=0.05)
     return drawing
 
 
-def _columns(summary: Summary, indices: list[int]) -> list[str]:
-    return list(dict.fromkeys(summary.settings[i] for i in indices))
+def panel_axes(summary: Summary, height: float, lines: int) -> tuple[Figure, np.ndarray]:
+    """A figure with a column for each size of system, as wide as its settings."""
+    widths = [len(settings_of(summary, indices)) for indices in summary.panels.values()]
+    drawing = figure(max(COLUMN, min(PAGE, 1.6 + 0.55 * sum(widths))), height)
+    return drawing, drawing.subplots(lines, len(widths), squeeze=False, width_ratios=widths)
 
 
-def _table(summary: Summary, indices: list[int], metric: str) -> np.ndarray:
-    """Means over fixtures of a setting, seeds and completed trials; (algorithms, settings)."""
-    names = _columns(summary, indices)
-    table = np.full((len(summary.learners), len(names)), np.nan)
-    for row, algorithm in enumerate(summary.learners):
-        runs = summary.runs(algorithm, metric)
-        for column, name in enumerate(names):
-            chosen = runs[[i for i in indices if summary.settings[i] == name]]
-            if np.isfinite(chosen).any():
-                table[row, column] = np.nanmean(chosen)
-    return table
+def settings_of(summary: Summary, indices: list[int]) -> dict[str, list[int]]:
+    """Settings of some fixtures, in order, and which fixtures have each."""
+    found: dict[str, list[int]] = {}
+    for i in indices:
+        found.setdefault(summary.settings[i], []).append(i)
+    return found
 
 
-def annotate(
-    axis: Any, table: np.ndarray, shades: np.ndarray, low: float, high: float, dark_is_low: bool
+def by_setting(
+    summary: Summary, indices: list[int], cell: Callable[[str, list[int]], float]
+) -> Cells:
+    """A table from what ``cell`` says of an algorithm on the fixtures of a setting."""
+    chosen = settings_of(summary, indices).values()
+    return np.array([[cell(name, own) for own in chosen] for name in summary.learners])
+
+
+def heatmap(
+    axis: Axes, table: Cells, shades: Cells, *, low: float, high: float, dark_is_low: bool
 ) -> None:
-    """Write the number into every cell, light on dark and dark on light."""
+    """Shades from ``low`` to ``high``, and the number in every cell, light on dark and dark on
+    light.
+    """
+    axis.imshow(
+        shades,
+        cmap="cividis" if dark_is_low else "cividis_r",
+        vmin=low,
+        vmax=max(high, low + 0.1),
+        aspect="auto",
+    )
     for (row, column), value in np.ndenumerate(table):
-        if np.isnan(value):
-            text, tone = "failed", 0.5
-        else:
+        text, ink = "failed", "black"
+        if not np.isnan(value):
             text = f"{float(f'{value:.2g}'):g}"
             tone = (shades[row, column] - low) / max(high - low, 1e-9)
-        dark = tone < 0.5 if dark_is_low else tone > 0.5
-        ink = "white" if dark and not np.isnan(value) else "black"
+            ink = "white" if (tone < 0.5 if dark_is_low else tone > 0.5) else "black"
         axis.text(column, row, text, ha="center", va="center", color=ink, fontsize=6.5)
 
 
-def label_cells(axis: Any, summary: Summary, indices: list[int], left: bool, bottom: bool) -> None:
+def label_cells(axis: Axes, summary: Summary, size: str, *, left: bool, bottom: bool) -> None:
     """Algorithms down the side and settings along the bottom."""
-    names = _columns(summary, indices)
+    names = list(settings_of(summary, summary.panels[size]))
+    learners = upper(summary.learners)
     axis.set_xticks(range(len(names)), names if bottom else [""] * len(names))
-    axis.set_yticks(
-        range(len(summary.learners)),
-        upper(summary.learners) if left else [""] * len(summary.learners),
-    )
+    axis.set_yticks(range(len(learners)), learners if left else [""] * len(learners))
     axis.tick_params(length=0)
     axis.spines[:].set_visible(False)
     if bottom:
         axis.set_xlabel("p")
 
 
-def macro_bars(summary: Summary) -> Any:
+def macro_bars(summary: Summary) -> Figure:
     """-OptGap and |Regret| over all systems and seeds with 95% intervals, logarithmic."""
     drawing = figure(PAGE, 2.3)
     axes = drawing.subplots(1, 2)
@@ -144,53 +146,60 @@ def macro_bars(summary: Summary) -> Any:
     for axis, (metric, label) in zip(axes, labels.items(), strict=True):
         sign = -1.0 if metric == "paper_optgap" else 1.0
         for i, algorithm in enumerate(summary.learners):
-            mean, low, high = interval_of_runs(sign * summary.runs(algorithm, metric))
-            error = [[mean - low], [high - mean]]
-            axis.bar(i, mean, color=colour(i), width=0.7)
-            axis.errorbar(i, mean, yerr=error, color="black", linewidth=0.9, capsize=2.5)
+            runs = sign * summary.runs(algorithm, metric)
+            _bar(axis, i, runs, colour(i), width=0.7, linewidth=0.9, capsize=2.5)
         axis.axhline(0.0, color=GREY, linewidth=0.8)
         axis.set_yscale("symlog", linthresh=0.1)
-        axis.set_xticks(range(len(summary.learners)), upper(summary.learners))
-        axis.set_ylabel(label)
-        axis.set_title(f"mean of {F} systems × {S} seeds, 95% interval")
-        axis.grid(axis="y", color=GRID, linewidth=0.6)
-        axis.set_axisbelow(True)
+        _label_bars(axis, summary, label, f"mean of {F} systems × {S} seeds, 95% interval")
     return drawing
 
 
-def reward_bars(summary: Summary) -> Any:
+def reward_bars(summary: Summary) -> Figure:
     """Discounted cost by algorithm, a bar a setting, with 95% intervals; a panel a size."""
     panels = summary.panels
+    values = np.concatenate([e.trials["optimal_value"][:, 0] for e in summary.evaluations])
     drawing = figure(PAGE, 2.2 * len(panels) + 0.3)
     axes = drawing.subplots(len(panels), 1, squeeze=False)[:, 0]
     for axis, (size, indices) in zip(axes, panels.items(), strict=True):
-        names = _columns(summary, indices)
-        width = 0.8 / max(len(names), 3)
-        for j, name in enumerate(names):
-            chosen = [i for i in indices if summary.settings[i] == name]
+        settings = settings_of(summary, indices)
+        width = 0.8 / max(len(settings), 3)
+        for j, (name, chosen) in enumerate(settings.items()):
+            shift = (j - 0.5 * (len(settings) - 1)) * width
             for i, algorithm in enumerate(summary.learners):
                 runs = -summary.runs(algorithm, "discounted_return")[chosen]
-                mean, low, high = interval_of_runs(runs)
                 label = "p = " + name.replace("\n", " ") if i == 0 else None
-                at = i + (j - 0.5 * (len(names) - 1)) * width
-                axis.bar(at, mean, width * 0.92, color=colour(j), label=label)
-                axis.errorbar(
-                    at, mean, [[mean - low], [high - mean]], color="black", lw=0.8, capsize=2
-                )
-            optimum = np.mean([_optimal(summary, i) for i in chosen])
+                look = {"width": width * 0.92, "linewidth": 0.8, "capsize": 2}
+                _bar(axis, i + shift, runs, colour(j), label=label, **look)
+            optimum = np.mean([float(values[i].mean()) for i in chosen])
             axis.axhline(optimum, color=colour(j), linestyle="--", linewidth=0.9)
         axis.set_yscale("log")
-        axis.set_xticks(range(len(summary.learners)), upper(summary.learners))
-        axis.set_ylabel("- discounted reward")
-        axis.set_title(f"{size}; dashed: the optimum V*")
-        axis.grid(axis="y", color=GRID, linewidth=0.6)
-        axis.set_axisbelow(True)
+        _label_bars(axis, summary, "- discounted reward", f"{size}; dashed: the optimum V*")
         axis.set_xlim(-0.6, len(summary.learners) - 0.4)
         axis.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return drawing
 
 
-def _optimal(summary: Summary, index: int) -> float:
-    """Mean V*(s_0) of a fixture over its trials."""
-    values = np.concatenate([e.trials["optimal_value"][:, 0] for e in summary.evaluations])
-    return float(values[index].mean())
+def _bar(
+    axis: Axes,
+    at: float,
+    runs: np.ndarray,
+    shade: str,
+    *,
+    width: float,
+    linewidth: float,
+    capsize: float,
+    label: str | None = None,
+) -> None:
+    """The mean of runs with its interval."""
+    mean, low, high = interval_of_runs(runs)
+    axis.bar(at, mean, width, color=shade, label=label)
+    error = [[mean - low], [high - mean]]
+    axis.errorbar(at, mean, error, color="black", linewidth=linewidth, capsize=capsize)
+
+
+def _label_bars(axis: Axes, summary: Summary, label: str, title: str) -> None:
+    axis.set_xticks(range(len(summary.learners)), upper(summary.learners))
+    axis.set_ylabel(label)
+    axis.set_title(title)
+    axis.grid(axis="y", color=GRID, linewidth=0.6)
+    axis.set_axisbelow(True)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
 
 from cojax.evaluation.crossed import FEW
 from cojax.types import Row
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from cojax.evaluation.doctor import Finding
 
 SHOWN = {
     "relative_suboptimality": "gap / V*",
@@ -18,6 +22,10 @@ SHOWN = {
     "paper_regret": "paper Regret",
 }
 
+NUMBERS = {
+    *SHOWN.values(), "failures", "last", "best", "failed", "median", "lowest", "highest", "bound",
+    "diverged",
+}  # fmt: skip
 NARROWEST = 60
 
 
@@ -52,51 +60,52 @@ def console() -> Console:
 
     On a terminal too narrow for columns lines are broken, and no figure is left out.
     """
-    from rich.console import Console
-
     out = Console()
     return Console(width=max(out.width, NARROWEST) if out.is_terminal else 120)
 
 
-def print_rows(rows: Sequence[dict[str, Any]]) -> None:
-    """Print a table to standard output."""
-    from rich.table import Table
-
-    table = Table(title=f"{rows[0]['num_trials']} paired trials, 95% intervals")
-    table.add_column("fixture", overflow="fold")
-    table.add_column("policy", overflow="fold")
-    for title in SHOWN.values():
-        table.add_column(title, justify="right", overflow="fold")
-    table.add_column("failures", justify="right")
-    for row in rows:
-        policy = row["policy"]
-        if "setting" in row:
-            policy += f" ({row['setting']})"
-        cells = [_shown(row, metric) for metric in SHOWN]
-        table.add_row(row["fixture"], policy, *cells, str(row["failures"]))
+def _print(title: str, columns: Sequence[str], lines: list[list[str]], notes: list[str]) -> None:
+    """A table to standard output, and notes below it; numbers stand to the right."""
+    table = Table(title=title)
+    for name in columns:
+        right = name in NUMBERS
+        table.add_column(name, justify="right" if right else "left", overflow="fold")
+    for line in lines:
+        table.add_row(*line)
     out = console()
     out.print(table)
-    out.print(
+    for note in notes:
+        out.print(note, soft_wrap=True)
+
+
+def print_rows(rows: Sequence[Row]) -> None:
+    """Print a table to standard output."""
+    counts = Counter((row["fixture"], row["policy"]) for row in rows)
+    lines = []
+    for row in rows:
+        several = counts[row["fixture"], row["policy"]] > 1
+        policy = row["policy"] + (f" ({row['setting']})" if several else "")
+        cells = [_shown(row, metric) for metric in SHOWN]
+        lines.append([row["fixture"], policy, *cells, str(row["failures"])])
+    notes = [
         "gap: Σ γᵏ A*(s, a) up to the horizon, where π* takes over. Paper Regret compares stage "
-        "rewards at the policy's own states, and is negative for a lazy policy.",
-        soft_wrap=True,
-    )
-    few = [row["num_seeds"] for row in rows if row.get("num_seeds", FEW) < FEW]
-    if few:
-        out.print(
+        "rewards at the policy's own states, and is negative for a lazy policy."
+    ]
+    if few := [row["num_seeds"] for row in rows if row.get("num_seeds", FEW) < FEW]:
+        notes.append(
             f"Intervals over {min(few)} seeds are Student's: where seeds differ by factors "
-            "(lognormal, log-sd 1) 95% intervals of 4 seeds covered 83%, of 8 seeds 91%.",
-            soft_wrap=True,
+            "(lognormal, log-sd 1) 95% intervals of 4 seeds covered 83%, of 8 seeds 91%."
         )
     if any(row["failures"] for row in rows):
-        out.print(
+        notes.append(
             "A policy that failed in some trial has no finite mean; in brackets: the trials it "
-            "completed.",
-            soft_wrap=True,
+            "completed."
         )
+    title = f"{rows[0]['num_trials']} paired trials, 95% intervals"
+    _print(title, ("fixture", "policy", *SHOWN.values(), "failures"), lines, notes)
 
 
-def _shown(row: dict[str, Any], metric: str) -> str:
+def _shown(row: Row, metric: str) -> str:
     floor = row.get("resolution_floor") if metric.startswith("relative") else None
     text = with_interval(row[metric], floor)
     if row["failures"]:
@@ -104,69 +113,49 @@ def _shown(row: dict[str, Any], metric: str) -> str:
     return text
 
 
-def print_comparison(rows: Sequence[dict[str, Any]], first: str, second: str) -> None:
+def print_comparison(rows: Sequence[Row], first: str, second: str) -> None:
     """Print paired differences to standard output."""
-    from rich.table import Table
-
-    table = Table(title=f"{rows[0]['metric']}: {first} - {second}, paired, 95% intervals")
-    titles = ("fixture", "policy", "difference", "p (Holm)")
-    for title in (*titles, "pairing correlation", "variance reduction", "verdict"):
-        table.add_column(title, overflow="fold")
+    titles = ("fixture", "policy", "difference", "p (Holm)", "pairing correlation")
+    lines = []
     for row in rows:
         same = row["first"] == row["second"]
         policy = row["first"] if same else f"{row['first']} - {row['second']}"
         pairing = [row.get(name) for name in ("pairing_correlation", "variance_reduction")]
-        if abs(row["difference"]["mean"]) <= row["floor"]:
+        if any(row["failures"]):
+            shown = "failures: {} and {}".format(*row["failures"])
+        elif abs(row["difference"]["mean"]) <= row["floor"]:
             shown = f"≤ {number(row['floor'])}"
         else:
             shown = with_interval(row["difference"])
-        if any(row["failures"]):
-            shown = "failures: {} and {}".format(*row["failures"])
-        table.add_row(
-            row["fixture"],
-            policy,
-            shown,
-            number(row["p_corrected"]),
-            *("" if value is None else number(value) for value in pairing),
-            row["verdict"],
-        )
-    out = console()
-    out.print(table)
-    out.print(
+        words = ["" if value is None else number(value) for value in pairing]
+        p = number(row["p_corrected"])
+        lines.append([row["fixture"], policy, shown, p, *words, row["verdict"]])
+    notes = [
         "Variance reduction: by what factor common streams divide the variance of the difference, "
-        "against separate ones.",
-        soft_wrap=True,
-    )
+        "against separate ones."
+    ]
     seeds = [row["num_seeds"] for row in rows]
     if any(max(pair) > 1 for pair in seeds):
-        out.print(
+        notes.append(
             "Seeds are the sample: paired where both sides have as many, else two samples. Where "
             "they differ by factors (lognormal, log-sd 1), 95% intervals of 4 seeds against one "
-            "policy covered 83%, of 10 seeds 87%.",
-            soft_wrap=True,
+            "policy covered 83%, of 10 seeds 87%."
         )
     if any(min(pair) == 1 < max(pair) for pair in seeds):
-        out.print("A side of one seed is that policy alone, not its algorithm.", soft_wrap=True)
+        notes.append("A side of one seed is that policy alone, not its algorithm.")
+    title = f"{rows[0]['metric']}: {first} - {second}, paired, 95% intervals"
+    _print(title, (*titles, "variance reduction", "verdict"), lines, notes)
 
 
-def print_findings(findings: Sequence[Any], machine: dict[str, str]) -> None:
+def print_findings(findings: Sequence[Finding], machine: dict[str, str]) -> None:
     """Print what the doctor found, and a verdict."""
-    from rich.table import Table
-
-    table = Table(title=", ".join(f"{name} {value}" for name, value in machine.items()))
-    for title in ("check", "found", "expected", ""):
-        table.add_column(title, overflow="fold")
-    for finding in findings:
-        table.add_row(*finding[:3], "ok" if finding.passed else "FAILED")
-    out = console()
-    out.print(table)
+    lines = [[*finding[:3], "ok" if finding.passed else "FAILED"] for finding in findings]
     failed = [finding.check for finding in findings if not finding.passed]
-    out.print(
-        f"Not sound: {', '.join(failed)}. Do not trust gaps measured here."
-        if failed
-        else "Sound: gaps measured on this machine are what they say.",
-        soft_wrap=True,
-    )
+    note = "Sound: gaps measured on this machine are what they say."
+    if failed:
+        note = f"Not sound: {', '.join(failed)}. Do not trust gaps measured here."
+    title = ", ".join(f"{name} {value}" for name, value in machine.items())
+    _print(title, ("check", "found", "expected", ""), lines, [note])
 
 
 def print_study(rows: Sequence[Row], kind: str, *, chosen: bool) -> None:
@@ -183,14 +172,7 @@ def print_study(rows: Sequence[Row], kind: str, *, chosen: bool) -> None:
 
 def print_training(rows: Sequence[Row]) -> None:
     """Print the gaps on the curves of a training to standard output."""
-    from rich.table import Table
-
-    title = f"gap in units of V*: median, lowest and highest of {rows[0]['num_seeds']} seeds"
-    table = Table(title=title)
-    for title in ("fixture", "algorithm", "setting"):
-        table.add_column(title, overflow="fold")
-    for title in ("last", "best", "failed"):
-        table.add_column(title, justify="right", overflow="fold")
+    lines = []
     for row in rows:
         if "last" not in row:  # a reference
             continue
@@ -198,49 +180,39 @@ def print_training(rows: Sequence[Row]) -> None:
             f"{number(cell['median'])} [{number(cell['low'])}, {number(cell['high'])}]"
             for cell in (row["last"], row["best"])
         ]
-        labels = (row["fixture"], row["policy"], str(row["setting"]))
-        table.add_row(*labels, *gaps, str(row["failed"]))
-    out = console()
-    out.print(table)
-    out.print(
-        "The best was chosen by the gap it shows: judge it on other streams, cojax evaluate.",
-        soft_wrap=True,
-    )
+        lines.append(
+            [row["fixture"], row["policy"], str(row["setting"]), *gaps, str(row["failed"])]
+        )
+    note = "The best was chosen by the gap it shows: judge it on other streams, cojax evaluate."
+    title = f"gap in units of V*: median, lowest and highest of {rows[0]['num_seeds']} seeds"
+    _print(title, ("fixture", "algorithm", "setting", "last", "best", "failed"), lines, [note])
 
 
 def print_sweep(rows: Sequence[Row], *, fresh: bool, most: int = 20) -> None:
     """Print the best rows of every fixture to standard output; ``fresh``, where they were chosen
     by other seeds and streams than these.
     """
-    from rich.table import Table
-
-    table = Table(title=f"gap in units of V*, held-out streams: {rows[0]['num_seeds']} seeds")
-    for title in ("fixture", "algorithm", "setting", "varied"):
-        table.add_column(title, overflow="fold")
-    for title in ("median", "lowest", "highest", "bound", "diverged"):
-        table.add_column(title, justify="right", overflow="fold")
     shown: dict[str, int] = {}
+    lines = []
     for row in rows:
         shown[row["fixture"]] = shown.get(row["fixture"], 0) + 1
         if shown[row["fixture"]] > most:
             continue
         varied = ", ".join(f"{n} {_short(v)}" for n, v in row["hyperparameters"].items())
-        number_of = "defaults" if row["setting"] < 0 else str(row["setting"])
-        gap = row["seeds"]
-        table.add_row(
-            row["fixture"], row["policy"], number_of, varied,
-            number(gap["median"]), number(gap["low"]), number(gap["high"]), number(row["bound"]),
-            f"{row['failures'] / (row['num_trials'] * row['num_seeds']):.0%}",
-        )  # fmt: skip
-    out = console()
-    out.print(table)
-    left = sum(max(0, count - most) for count in shown.values())
-    if left:
-        out.print(f"{left} more rows in rows.json")
+        setting = "defaults" if row["setting"] < 0 else str(row["setting"])
+        gaps = [number(row["seeds"][name]) for name in ("median", "low", "high")]
+        diverged = f"{row['failures'] / (row['num_trials'] * row['num_seeds']):.0%}"
+        labels = [row["fixture"], row["policy"], setting, varied]
+        lines.append([*labels, *gaps, number(row["bound"]), diverged])
     note = "The best of many is better here than on fresh seeds: repeat it before you report it."
     if fresh:
         note = "Chosen by a search, trained again on fresh seeds, measured on fresh streams."
-    out.print(note, soft_wrap=True)
+    left = sum(max(0, count - most) for count in shown.values())
+    notes = [f"{left} more rows in rows.json", note] if left else [note]
+    columns = ("fixture", "algorithm", "setting", "varied")
+    columns += ("median", "lowest", "highest", "bound", "diverged")
+    title = f"gap in units of V*, held-out streams: {rows[0]['num_seeds']} seeds"
+    _print(title, columns, lines, notes)
 
 
 def _short(value: object) -> str:

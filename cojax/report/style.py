@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+
+import matplotlib
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter, NullLocator
 
 COLUMN, PAGE = 3.4, 7.0  # inches: one column, and both
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # Okabe and Ito
@@ -13,12 +19,12 @@ MARKERS = ("o", "s", "^", "D", "v", "P")
 GREY = "#595959"
 GRID = "#E5E5E5"
 # Nothing in a file says when it was written: the same results give the same files.
-METADATA: dict[str, dict[str, Any]] = {
+METADATA: dict[str, dict[str, None]] = {
     ".pdf": {"CreationDate": None, "ModDate": None},
     ".svg": {"Date": None},
     ".png": {"Software": None},
 }
-SETTINGS: dict[Any, Any] = {
+SETTINGS: dict[str, float | str | bool] = {
     "font.size": 8.0,
     "axes.titlesize": 8.5,
     "axes.labelsize": 8.0,
@@ -36,23 +42,19 @@ SETTINGS: dict[Any, Any] = {
 @contextmanager
 def style() -> Iterator[None]:
     """Settings of all figures, for what is drawn and saved inside."""
-    import matplotlib
-
-    with matplotlib.rc_context(SETTINGS):
+    with matplotlib.rc_context(SETTINGS):  # pyright: ignore[reportArgumentType]
         yield
 
 
-def figure(width: float, height: float) -> Any:
+def figure(width: float, height: float) -> Figure:
     """An empty figure, in inches."""
-    from matplotlib.figure import Figure
-
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def save(drawing: Any, stem: Path) -> None:
+def save(drawing: Figure, stem: Path) -> None:
     """Write ``stem.pdf`` and ``stem.png``."""
-    for suffix, options in ((".pdf", {}), (".png", {"dpi": 200})):
-        drawing.savefig(stem.with_suffix(suffix), metadata=METADATA[suffix], **options)
+    drawing.savefig(stem.with_suffix(".pdf"), metadata=METADATA[".pdf"])
+    drawing.savefig(stem.with_suffix(".png"), metadata=METADATA[".png"], dpi=200)
 
 
 def colour(index: int) -> str:
@@ -65,20 +67,44 @@ def marker(index: int) -> str:
     return MARKERS[index % len(MARKERS)]
 
 
-def thousands(axis: Any) -> None:
+def thousands(axis: Axes) -> None:
     """Environment steps on the x axis, in thousands or millions."""
 
-    def label(x: float, _: int) -> str:
+    def label(x: float, _: float) -> str:
         return f"{x / 1e6:g}M" if abs(x) >= 1e6 else f"{x / 1e3:g}k" if x else "0"
 
     axis.xaxis.set_major_formatter(label)
     axis.set_xlabel("environment steps")
 
 
-def legend_above(drawing: Any, axis: Any, columns: int) -> None:
-    """One legend for the whole figure, above the panels."""
-    handles, labels = axis.get_legend_handles_labels()
-    drawing.legend(handles, labels, loc="outside upper center", ncols=columns, frameon=False)
+def log_ticks(axis: Axis, *, narrow: bool, minor: bool = False) -> None:
+    """Of a logarithmic axis: numbers at 1, 2 and 5 of each decade where few decades are shown."""
+    if minor:
+        axis.set_minor_formatter(NullFormatter())
+    else:
+        axis.set_minor_locator(NullLocator())
+    if narrow:
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.set_major_formatter("{x:g}")
+
+
+def grid(axis: Axes, along: str = "both") -> None:
+    """Faint lines at the major ticks, and no frame above and to the right."""
+    axis.grid(which="major", axis=along, color=GRID, linewidth=0.6)  # pyright: ignore
+    axis.spines[["top", "right"]].set_visible(False)
+
+
+def legend(
+    drawing: Figure,
+    handles: Sequence[Artist],
+    labels: Sequence[str],
+    *,
+    columns: int,
+    where: str = "upper",
+) -> None:
+    """One legend for the whole figure, above the panels, or below them ("lower")."""
+    place = f"outside {where} center"
+    drawing.legend(handles, labels, loc=place, ncols=columns, frameon=False)  # pyright: ignore
 
 
 def upper(names: Sequence[str]) -> list[str]:

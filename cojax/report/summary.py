@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 from functools import cached_property
-from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 from scipy import stats
 
 from cojax.evaluation.aggregates import aggregate, floors, scores
 from cojax.evaluation.result import WORST, Evaluation
 from cojax.evaluation.targets import average_runtime, steps_to_targets
+from cojax.types import Float, Row
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from cojax.fixtures import Fixture
 
 GAP = "relative_suboptimality"
 TARGETS = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01)
@@ -35,7 +39,7 @@ class Summary:
 
     name: str
     learners: tuple[str, ...]
-    fixtures: tuple[Any, ...]
+    fixtures: tuple[Fixture, ...]
     evaluations: tuple[Evaluation, ...]
     curves: pd.DataFrame
 
@@ -53,24 +57,24 @@ class Summary:
             curves.assign(stage_reward=reward),
         )
 
-    def scores(self, policy: str, metric: str) -> np.ndarray:
-        """Scores over all fixtures, (F, S, N), in the metric's own sign; failures ±inf."""
+    def scores(self, policy: str, metric: str) -> Float[np.ndarray, "F S N"]:
+        """Scores over all fixtures in the metric's own sign; failures ±inf."""
         sign = 1.0 if WORST[metric] > 0 else -1.0
         return sign * np.concatenate([scores(e, metric)[policy] for e in self.evaluations])
 
-    def runs(self, policy: str, metric: str) -> np.ndarray:
-        """Mean over the completed trials of each run, (F, S); NaN where none was completed."""
+    def runs(self, policy: str, metric: str) -> Float[np.ndarray, "F S"]:
+        """Mean over the completed trials of each run; NaN where none was completed."""
         x = self.scores(policy, metric)
         completed = np.isfinite(x)
         with np.errstate(invalid="ignore"):
             return np.where(completed, x, 0.0).sum(axis=-1) / completed.sum(axis=-1)
 
-    def floors(self, metric: str) -> np.ndarray:
-        """Resolution floors of the fixtures in the metric's units, (F,)."""
+    def floors(self, metric: str) -> Float[np.ndarray, " F"]:
+        """Resolution floors of the fixtures in the metric's units."""
         return np.concatenate([floors(e, metric) for e in self.evaluations])
 
-    def failures(self, policy: str) -> np.ndarray:
-        """Share of failed trials of each run, (F, S)."""
+    def failures(self, policy: str) -> Float[np.ndarray, "F S"]:
+        """Share of failed trials of each run."""
         return (~np.isfinite(self.scores(policy, "suboptimality"))).mean(axis=-1)
 
     @cached_property
@@ -85,15 +89,14 @@ class Summary:
     @cached_property
     def settings(self) -> tuple[str, ...]:
         """What a fixture is beside its size, for each: its p, and the preset of a vehicle."""
-        return tuple(_setting(fixture) for fixture in self.fixtures)
+        words = [fixture.geometry.setting(fixture.id) for fixture in self.fixtures]
+        return tuple(
+            f"{fixture.p:.3g}" + (f"\n{word}" if word else "")
+            for fixture, word in zip(self.fixtures, words, strict=True)
+        )
 
 
-def _setting(fixture: Any) -> str:
-    word = fixture.geometry.setting(fixture.id)
-    return f"{fixture.p:.3g}" + (f"\n{word}" if word else "")
-
-
-def interval_of_runs(runs: np.ndarray) -> tuple[float, float, float]:
+def interval_of_runs(runs: Float[np.ndarray, "F S"]) -> tuple[float, float, float]:
     """Mean of runs (F, S) without NaN, and its 95% interval over the seeds of these systems,
     Student's; a point where no system has two seeds.
     """
@@ -123,36 +126,33 @@ def table_one(summary: Summary) -> pd.DataFrame:
 
     theirs = _published(summary.name)
     rows = []
+
+    def cells(name, interval):
+        return {
+            f"{name}{end}": float(v) for end, v in zip(("", "_lo", "_hi"), interval, strict=True)
+        }
+
     for algorithm in summary.learners:
-        row: dict[str, Any] = {"experiment": summary.name, "algorithm": algorithm}
+        row: Row = {"experiment": summary.name, "algorithm": algorithm}
         for name, metric in (("optgap", "paper_optgap"), ("regret", "paper_regret")):
-            row |= _cells(name, interval_of_runs(summary.runs(algorithm, metric)))
+            row |= cells(name, interval_of_runs(summary.runs(algorithm, metric)))
             published = theirs.get(algorithm, {})
             row |= {f"paper_{name}_{k}": published.get(f"{name}_{k}") for k in ("mean", "lo", "hi")}
         x = summary.scores(algorithm, "relative_suboptimality")
         for statistic in ("mean", "median", "iqm"):
             mean, low, high = aggregate(x, statistic)
-            row |= _cells(f"gap_{statistic}", (mean, max(float(low), 0.0), high))
+            row |= cells(f"gap_{statistic}", (mean, max(float(low), 0.0), high))
         row["failed_trials"] = int((~np.isfinite(x)).sum())
         row["trials"] = int(x.size)
         rows.append(row)
     return pd.DataFrame(rows)
 
 
-def _cells(name: str, interval: Any) -> dict[str, float]:
-    parts = ("", "_lo", "_hi")
-    return {f"{name}{part}": float(v) for part, v in zip(parts, interval, strict=True)}
-
-
 def _published(experiment: str) -> dict[str, dict[str, float]]:
     """The paper's Table I for one experiment, by algorithm; empty where it has none."""
     import pandas as pd
 
-    with (
-        resources.files("cojax.report").joinpath("paper_table_1.csv").open(encoding="utf-8") as file
-    ):
-        table = pd.read_csv(file)
-    rows = table.to_dict("records")
+    rows = pd.read_csv(Path(__file__).with_name("paper_table_1.csv")).to_dict("records")
     chosen = [row for row in rows if row["experiment"].lower() == experiment.lower()]
     return {row["algorithm"].lower(): row for row in chosen}
 
@@ -166,13 +166,11 @@ def systems_table(summary: Summary) -> pd.DataFrame:
     rows = []
     for f, fixture in enumerate(summary.fixtures):
         for algorithm in summary.learners:
-            row: dict[str, Any] = {"fixture": fixture.id, "algorithm": algorithm}
+            row: Row = {"fixture": fixture.id, "algorithm": algorithm}
             x = summary.scores(algorithm, "relative_suboptimality")[f]
             row["gap"] = float(x.mean())
-            row["gap_best_seed"], row["gap_worst_seed"] = (
-                float(x.mean(axis=-1).min()),
-                float(x.mean(axis=-1).max()),
-            )
+            row["gap_best_seed"] = float(x.mean(axis=-1).min())
+            row["gap_worst_seed"] = float(x.mean(axis=-1).max())
             for name in ("paper_optgap", "paper_regret", "discounted_return"):
                 runs = summary.runs(algorithm, name)[f]
                 row[name] = float(np.nanmean(runs)) if np.isfinite(runs).any() else float("nan")
@@ -182,15 +180,13 @@ def systems_table(summary: Summary) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def hits(summary: Summary, algorithm: str, targets: Any = TARGETS) -> tuple[np.ndarray, float]:
-    """Steps at which each run first met each target, (runs, targets), and the budget in steps."""
+def hits(
+    summary: Summary, algorithm: str, targets: npt.ArrayLike = TARGETS
+) -> tuple[Float[np.ndarray, "runs targets"], float]:
+    """Steps at which each run first met each target, and the budget in steps."""
     of_learner = summary.curves[summary.curves["algorithm"] == algorithm]
-    table = of_learner.pivot_table(
-        index=["fixture", "seed"],
-        columns="timesteps",
-        values=GAP,
-        dropna=False,
-    )
+    index = ["fixture", "seed"]
+    table = of_learner.pivot_table(GAP, index, "timesteps", dropna=False)
     steps = table.columns.to_numpy()
     floor = dict(zip((f.id for f in summary.fixtures), summary.floors(GAP), strict=True))
     of_runs = [floor[name] for name in table.index.get_level_values("fixture")]
@@ -206,13 +202,7 @@ def targets_table(summary: Summary) -> pd.DataFrame:
         met, budget = hits(summary, algorithm)
         runtime = average_runtime(met, budget)
         for k, target in enumerate(TARGETS):
-            share = float(np.isfinite(met[:, k]).mean())
-            rows.append(
-                {
-                    "algorithm": algorithm,
-                    "gap": target,
-                    "runs_that_met_it": share,
-                    "aRT_steps": float(runtime[k]),
-                }
-            )
+            row: Row = {"algorithm": algorithm, "gap": target}
+            row["runs_that_met_it"] = float(np.isfinite(met[:, k]).mean())
+            rows.append(row | {"aRT_steps": float(runtime[k])})
     return pd.DataFrame(rows)

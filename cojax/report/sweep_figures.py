@@ -3,25 +3,39 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
-from cojax.report.style import COLUMN, GREY, GRID, PAGE, colour, figure, save, style
+from cojax.report.style import (
+    COLUMN,
+    GREY,
+    GRID,
+    PAGE,
+    colour,
+    figure,
+    legend,
+    log_ticks,
+    save,
+    style,
+)
+from cojax.types import Content, Json, Row
 
 if TYPE_CHECKING:
     import pandas as pd
 
 PANELS = 3  # in a row
-ABOVE: dict[str, Any] = {"loc": "outside upper center", "ncols": 3, "frameon": False}
 STATES = {  # of a trial: marker, colour, label
     "complete": ("o", colour(0), "trained to the end"),
     "pruned": ("x", colour(1), "stopped at a rung"),
 }
 
 
-def write(rows: list[dict[str, Any]], trials: pd.DataFrame | None, folder: Path) -> None:
+def write(rows: list[Row], trials: pd.DataFrame | None, folder: Path) -> None:
     """Write ``figures/*`` into a results folder that is being made, PDF and PNG each."""
     target = folder / "figures"
     target.mkdir()
@@ -42,77 +56,98 @@ def write(rows: list[dict[str, Any]], trials: pd.DataFrame | None, folder: Path)
                 save(importance(found), target / f"importance-{name}")
 
 
-def sensitivity_of_rows(rows: list[dict[str, Any]]) -> Any:
+def sensitivity_of_rows(rows: list[Row]) -> Figure | None:
     """Median gap of each setting against each hyperparameter that was varied, lowest to highest
     seed as a line; None where nothing was.
     """
-    names = _varied([row["hyperparameters"] for row in rows])
-    if not names:
-        return None
     fixtures = list(dict.fromkeys(row["fixture"] for row in rows))[:6]
-    drawing, axes = _panels(len(names))
-    for name, axis in zip(names, axes, strict=True):
-        have = [row for row in rows if name in row["hyperparameters"]]
-        place = _scale(axis, [row["hyperparameters"][name] for row in have])
+    of_fixture = np.array([row["fixture"] for row in rows])
+    gaps = np.array([[row["seeds"][k] for k in ("median", "low", "high")] for row in rows])
+    gaps = np.clip(gaps, 1e-6, 1e6)
+
+    def draw(axis, have, x):
         for i, fixture in enumerate(fixtures):
-            mine = [row for row in have if row["fixture"] == fixture]
-            x = [place(row["hyperparameters"][name]) for row in mine]
-            y = np.array([[r["seeds"][k] for k in ("median", "low", "high")] for r in mine])
-            y = np.clip(y.reshape(-1, 3), 1e-6, 1e6)
+            mine = of_fixture[have] == fixture
+            median, low, high = gaps[have][mine].T
+            axis.vlines(x[mine], low, high, color=colour(i), alpha=0.35, lw=0.8)
             shown = {"label": fixture} if len(fixtures) > 1 else {}
-            axis.vlines(x, y[:, 1], y[:, 2], color=colour(i), alpha=0.35, lw=0.8)
-            axis.plot(x, y[:, 0], "o", ms=3, color=colour(i), alpha=0.8, **shown)
-        _labels(axis, name)
-    seeds = rows[0]["num_seeds"]
-    axes[0].set_ylabel(f"gap [V*]: median,\nrange of {seeds} seeds")
-    if len(fixtures) > 1:
-        drawing.legend(*axes[0].get_legend_handles_labels(), **ABOVE)
-    return drawing
+            axis.plot(x[mine], median, "o", ms=3, color=colour(i), alpha=0.8, **shown)
+
+    label = f"gap [V*]: median,\nrange of {rows[0]['num_seeds']} seeds"
+    return _sensitivity([row["hyperparameters"] for row in rows], draw, label)
 
 
-def sensitivity_of_trials(trials: pd.DataFrame) -> Any:
+def sensitivity_of_trials(trials: pd.DataFrame) -> Figure | None:
     """Bound of each trial against each hyperparameter; those stopped early are crosses."""
-    settings = [json.loads(words) for words in trials["setting"]]
-    names = _varied(settings)
-    if not names:
-        return None
     bounds = np.clip(trials["bound"].to_numpy(float), 1e-6, 1e6)
     states = trials["state"].to_numpy()
-    drawing, axes = _panels(len(names))
-    for name, axis in zip(names, axes, strict=True):
-        place = _scale(axis, [s[name] for s in settings if name in s])
-        for state, (marker, shade, label) in STATES.items():
-            chosen = [i for i, s in enumerate(settings) if name in s and states[i] == state]
-            x = [place(settings[i][name]) for i in chosen]
-            axis.plot(x, bounds[chosen], marker, ms=3.5, color=shade, alpha=0.75, label=label)
-        _labels(axis, name)
-    axes[0].set_ylabel("upper bound of gap [V*]")
-    drawing.legend(*axes[0].get_legend_handles_labels(), **ABOVE)
+
+    def draw(axis, have, x):
+        _by_state(axis, x, bounds[have], states[have])
+
+    settings = [json.loads(words) for words in trials["setting"]]
+    return _sensitivity(settings, draw, "upper bound of gap [V*]")
+
+
+def _sensitivity(
+    settings: list[Content], draw: Callable[[Axes, np.ndarray, np.ndarray], None], label: str
+) -> Figure | None:
+    """A panel for each hyperparameter that takes at least two values; None where none does.
+
+    ``draw`` is given a panel, which settings have the hyperparameter, and their places on x.
+    """
+    names = list(dict.fromkeys(name for setting in settings for name in setting))
+    names = [n for n in names if len({json.dumps(s.get(n)) for s in settings}) > 1]
+    if not names:
+        return None
+    columns = min(len(names), PANELS)
+    lines = -(-len(names) // columns)
+    drawing = figure(PAGE if columns > 1 else COLUMN, 2.1 * lines)
+    axes = drawing.subplots(lines, columns, sharey=True, squeeze=False).ravel()
+    for axis in axes[len(names) :]:
+        axis.set_visible(False)
+    for name, axis in zip(names, axes, strict=False):
+        have = np.array([i for i, setting in enumerate(settings) if name in setting])
+        values = [settings[i][name] for i in have]
+        draw(axis, have, np.array(list(map(_scale(axis, values), values))))
+        axis.set_yscale("log")
+        low, high = axis.get_ylim()
+        log_ticks(axis.yaxis, narrow=high <= 300 * low, minor=True)
+        axis.set_xlabel(name)
+        axis.grid(axis="y", color=GRID, lw=0.6)
+    axes[0].set_ylabel(label)
+    handles, labels = axes[0].get_legend_handles_labels()
+    if labels:
+        legend(drawing, handles, labels, columns=3)
     return drawing
 
 
-def history(trials: pd.DataFrame) -> Any:
+def _by_state(axis: Axes, x: np.ndarray, bounds: np.ndarray, states: np.ndarray) -> None:
+    for state, (marker, shade, label) in STATES.items():
+        mine = states == state
+        axis.plot(x[mine], bounds[mine], marker, ms=3.5, color=shade, alpha=0.75, label=label)
+
+
+def history(trials: pd.DataFrame) -> Figure:
     """Bound of each trial in the order of proposal, and the lowest so far."""
     drawing = figure(COLUMN, 2.3)
     axis = drawing.subplots()
     bounds = np.clip(trials["bound"].to_numpy(float), 1e-6, 1e6)
     states, numbers = trials["state"].to_numpy(), trials["number"].to_numpy()
-    for state, (marker, shade, label) in STATES.items():
-        mine = states == state
-        axis.plot(numbers[mine], bounds[mine], marker, ms=3.5, color=shade, alpha=0.75, label=label)
+    _by_state(axis, numbers, bounds, states)
     lowest = np.minimum.accumulate(np.where(states == "complete", bounds, np.inf))
     seen = np.isfinite(lowest)
     axis.step(numbers[seen], lowest[seen], where="post", color=GREY, lw=1.2, label="lowest so far")
     axis.set_yscale("log")
-    _ticks(axis.yaxis, bounds.min(), bounds.max(), 300)
+    log_ticks(axis.yaxis, narrow=bounds.max() <= 300 * bounds.min(), minor=True)
     axis.grid(axis="y", color=GRID, lw=0.6)
     axis.set_xlabel("setting, in order of proposal")
     axis.set_ylabel("upper bound of gap [V*]")
-    drawing.legend(**{**ABOVE, "ncols": 2})
+    legend(drawing, *axis.get_legend_handles_labels(), columns=2)
     return drawing
 
 
-def importance(shares: dict[str, float]) -> Any:
+def importance(shares: dict[str, float]) -> Figure:
     """Share of each hyperparameter in what separates good settings from others."""
     names = sorted(shares, key=lambda name: shares[name])
     drawing = figure(COLUMN, 0.6 + 0.25 * len(names))
@@ -125,50 +160,15 @@ def importance(shares: dict[str, float]) -> Any:
     return drawing
 
 
-def _varied(settings: list[dict[str, Any]]) -> list[str]:
-    """Hyperparameters that take at least two values."""
-    names = list(dict.fromkeys(name for setting in settings for name in setting))
-    return [n for n in names if len({json.dumps(s.get(n)) for s in settings}) > 1]
-
-
-def _panels(num: int) -> tuple[Any, list[Any]]:
-    columns = min(num, PANELS)
-    lines = -(-num // columns)
-    drawing = figure(PAGE if columns > 1 else COLUMN, 2.1 * lines)
-    grid = drawing.subplots(lines, columns, sharey=True, squeeze=False)
-    axes = list(grid.ravel())
-    for axis in axes[num:]:
-        axis.set_visible(False)
-    return drawing, axes[:num]
-
-
-def _scale(axis: Any, values: list[Any]) -> Any:
+def _scale(axis: Axes, values: list[Json]) -> Callable[[Json], float]:
     """Set the scale of x, and give the place of a value on it."""
     if all(isinstance(v, int | float) and type(v) is not bool and np.isfinite(v) for v in values):
         numbers = [float(v) for v in values]
         if min(numbers) > 0 and max(numbers) > 8 * min(numbers):
             axis.set_xscale("log")
-            _ticks(axis.xaxis, min(numbers), max(numbers), 15)
+            log_ticks(axis.xaxis, narrow=max(numbers) <= 15 * min(numbers), minor=True)
         return float
     words = sorted({str(v) for v in values})
     axis.set_xticks(range(len(words)), words)
     axis.margins(x=0.2)
     return lambda value: words.index(str(value))
-
-
-def _ticks(axis: Any, low: float, high: float, wide: float) -> None:
-    """Numbers at 1, 2 and 5 of each decade of a logarithmic axis; at 1 alone where it is wide."""
-    from matplotlib.ticker import LogLocator, NullFormatter
-
-    axis.set_major_locator(LogLocator(subs=(1.0,) if high > wide * low else (1.0, 2.0, 5.0)))
-    axis.set_minor_formatter(NullFormatter())
-    if high <= wide * low:
-        axis.set_major_formatter("{x:g}")
-
-
-def _labels(axis: Any, name: str) -> None:
-    axis.set_yscale("log")
-    low, high = axis.get_ylim()
-    _ticks(axis.yaxis, low, high, 300)
-    axis.set_xlabel(name)
-    axis.grid(axis="y", color=GRID, lw=0.6)
