@@ -31,7 +31,7 @@ from cojax.types import Option
 class Program(click.Group):
     """A group that turns unusable input into one line and status 2, and nothing else."""
 
-    def main(self, *args: Option, **kwargs: Option) -> object:
+    def main(self, *args: Option, **kwargs: Option) -> Option:
         """Run a command; errors that are the program's own keep their traceback."""
         with output.any_text():
             try:

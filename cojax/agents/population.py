@@ -169,7 +169,7 @@ def state_axes(state: PyTree, layout: Layout) -> PyTree:
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
-def initialize(
+def initialize(  # noqa: PLR0917, arguments of programs are static by position
     spec: Algorithm,
     env: Environment,
     layout: Layout | None,

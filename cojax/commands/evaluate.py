@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import click
+
+from cojax.types import Option
+
+if TYPE_CHECKING:
+    from cojax.fixtures import Fixture
 
 
 @click.command()

@@ -55,7 +55,7 @@ def kind() -> str:
     return "cpu" if jax.default_backend() == "cpu" else "other"
 
 
-def devices(config: Study) -> list[jax.Device]:
+def devices(config: Study) -> list[object]:
     """The devices to use. Raises InputError where more are asked for than can be used."""
     found = jax.local_devices()
     asked = config.execution.devices
@@ -134,7 +134,7 @@ def fit(group: Group, config: Study, layout: Layout, *, length: int, limit: int)
         length = fewer * layout.block
 
 
-def _measured(group: Group, config: Study, using: list[jax.Device], report: Report) -> int:
+def _measured(group: Group, config: Study, using: list[object], report: Report) -> int:
     """The width of the highest throughput, or the usual one where the work is short."""
     most = -(-group.size // len(using))
     if group.total_timesteps * group.size < LONG or most == 1:
