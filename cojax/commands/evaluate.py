@@ -10,7 +10,9 @@ import click
 from cojax.types import Option
 
 if TYPE_CHECKING:
+    from cojax.evaluation.references import ReferencePolicy
     from cojax.fixtures import Fixture
+    from cojax.policy import Policy
 
 
 @click.command()
@@ -90,7 +92,8 @@ def evaluate(
     loaded = [load_fixture(name) for name in fixtures]
     if not policies and not models:
         policies = ("oracle", "zero")
-    chosen: list[object] = [policy_from_text(text) for text in policies]
+    named = [policy_from_text(text) for text in policies]
+    chosen: list[object] = [*named]
     for path in models:
         sb3_algorithm(path)  # refuses what is no model
         click.echo(
@@ -106,7 +109,7 @@ def evaluate(
             settings |= {"trials": trials, "steps": steps}
             provenance.save(result, out, settings)
         if chart is not None:
-            _draw(chosen, loaded[0], chart, num_trials=trials, num_steps=steps, root=root)
+            _draw(named, loaded[0], chart, num_trials=trials, num_steps=steps, root=root)
     finally:  # a full disk does not take the figures too
         if as_json:
             click.echo(json_text.rows_text(rows))
@@ -114,7 +117,9 @@ def evaluate(
             printing.print_rows(rows)
 
 
-def _draw(policies: Sequence[object], fixture: Fixture, path: str, **options: Option) -> None:
+def _draw(
+    policies: Sequence[Policy | ReferencePolicy], fixture: Fixture, path: str, **options: Option
+) -> None:
     """Where the gap of each policy arises, every member of a population for itself."""
     from cojax.evaluation.diagnosis import diagnose
     from cojax.evaluation.members import singles
