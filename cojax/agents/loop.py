@@ -28,7 +28,7 @@ from cojax.agents.population import (
 from cojax.agents.run import Best, Run, numbers
 from cojax.errors import InputError
 from cojax.policy import Policy
-from cojax.types import Bool, Float, PyTree, Row
+from cojax.types import Bool, Content, Float, PyTree, Row
 
 Progress = Callable[[int, int, Row], None]
 
@@ -163,18 +163,21 @@ def run(
     evaluate: Evaluate | None = None,
     checkpoint_dir: str | os.PathLike | None = None,
     checkpoint_seconds: float = 0.0,
+    identity: Content | None = None,
+    keep_end: bool = True,
     keep_best: bool = True,
 ) -> Run:
     """Train a population in intervals; the run has the one axis "member".
 
     Without ``keep_best`` only the last policies are kept. The full state is kept in
-    ``checkpoint_dir`` after the last interval, and after any other that ends at least
-    ``checkpoint_seconds`` after the state before it.
+    ``checkpoint_dir`` after any interval that ends at least ``checkpoint_seconds`` after the state
+    before it and, with ``keep_end``, after the last. A state is gone on with where it has the same
+    ``identity``: what the caller knows it by, or all that its programs and arguments decide.
     """
-    identity = {}
+    known: Content = {}
     if checkpoint_dir is not None:
-        identity = checkpoint.identify(p, plan, evaluate)
-        checkpoint.verify(checkpoint_dir, identity)
+        known = checkpoint.identify(p, plan, evaluate) if identity is None else identity
+        checkpoint.verify(checkpoint_dir, known)
     start = time.perf_counter()
     members = Members.create(p, plan)
     empty = members.compile(evaluate)
@@ -197,9 +200,9 @@ def run(
             best.see(len(history) - 1, value, jax.device_get(members.policies()))
         now = time.perf_counter()
         rate = (done - begun) * plan.steps * p.size / (now - start)
-        due = done == plan.total or now - saved >= checkpoint_seconds
+        due = keep_end if done == plan.total else now - saved >= checkpoint_seconds
         if checkpoint_dir is not None and due:
-            checkpoint.save(checkpoint_dir, identity, members.states, history=history, best=best)
+            checkpoint.save(checkpoint_dir, known, members.states, history=history, best=best)
             saved = time.perf_counter()
         if progress is not None:
             seen = {**metrics, "steps_per_second": rate}

@@ -119,6 +119,8 @@ def run(
         evaluate=curve_measure(group, config),
         checkpoint_dir=state,
         checkpoint_seconds=STATE_SECONDS,
+        identity={"chunk": chunk.name, "members": population.size},  # the study has the rest
+        keep_end=False,
         keep_best=config.kind == "train",
     )
     gaps = None
