@@ -75,8 +75,8 @@ class Browser:
         message, self.rest = self.rest.split(b"\0", 1)
         return json.loads(message)
 
-    def open(self, path: Path, width: int = 1280, dark: bool = False) -> float:
-        """Open a file and wait until it has loaded and been drawn; seconds it took."""
+    def open(self, path: Path, width: int = 1280, dark: bool = False) -> None:
+        """Open a file and wait until it has loaded and been drawn."""
         self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width, height=900, deviceScaleFactor=1, mobile=width < 600,
@@ -84,12 +84,10 @@ class Browser:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
         self.events.clear()
-        start = time.perf_counter()
         self.call("Page.navigate", url=path.resolve().as_uri())
         while not any(e.get("method") == "Page.loadEventFired" for e in self.events):
             self.events.append(self._next())
         self.run("new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
-        return time.perf_counter() - start
 
     def run(self, expression: str) -> Any:
         """The value of a JavaScript expression, awaited."""

@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import tempfile
+from importlib.metadata import version
 from pathlib import Path
 
 # Tests compile hundreds of small programs, once for all workers and the commands that tests start.
@@ -28,10 +29,15 @@ settings.register_profile("cojax", deadline=None, max_examples=20, derandomize=T
 settings.load_profile("cojax")
 
 
+QUICKLY = "--xla_backend_optimization_level=0"
+if version("jaxlib").startswith("0.10."):  # another may not know it; half the time of a compilation
+    QUICKLY += " --xla_cpu_use_fusion_emitters=false"
+
+
 def pytest_configure(config):
     """Most tests run a program for a moment: compile it quickly. Slow ones train for minutes."""
     if config.option.markexpr != "slow":
-        os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+        os.environ.setdefault("XLA_FLAGS", QUICKLY)
 
 
 def pytest_collection_modifyitems(items):

@@ -229,17 +229,3 @@ def test_sac_becomes_the_soft_optimum():
     assert float(mean_error.max()) < 0.1
     assert float(jnp.abs(jnp.median(std_ratio, axis=0) - 1.0).max()) < 0.02
     assert float(jnp.abs(jnp.quantile(std_ratio, jnp.array([0.05, 0.95])) - 1.0).max()) < 0.06
-
-
-if __name__ == "__main__":
-    import sys
-    import time
-
-    for name in sys.argv[1].split(","):
-        for horizon in (16, 64, 512):
-            for faulty in (False, True):
-                start = time.time()
-                found = error(name, horizon, faulty)
-                print(
-                    name, horizon, faulty, round(found, 4), round(time.time() - start), flush=True
-                )

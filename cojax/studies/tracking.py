@@ -73,7 +73,8 @@ class TensorBoard:
 
     def interval(self, chunk: Chunk, steps: int, metrics: Row) -> None:
         """Write medians; the ``evaluation`` of progress has the name it has in tables."""
-        if chunk not in self.open:
+        if chunk not in self.open:  # chunks of one process follow one another
+            self._close()
             self.open[chunk] = self.writer(str(self.live / chunk.name))
         for name, value in metrics.items():
             tag = "relative_suboptimality" if name == "evaluation" else name
@@ -88,8 +89,7 @@ class TensorBoard:
     def end(self, rows: list[Row], curves: pd.DataFrame, folder: Path) -> None:
         """Write the event files: one run of TensorBoard for each member."""
         del rows
-        for events in self.open.values():
-            events.close()
+        self._close()
         tags = [name for name in curves.columns if name not in LABELS]
         several = len(set(curves["algorithm"])) > 1
         for labels, mine in curves.groupby(list(LABELS[:-1]), sort=False):
@@ -101,6 +101,10 @@ class TensorBoard:
                     for step, number in zip(steps, mine[tag].to_numpy(np.float64), strict=True):
                         if np.isfinite(number):
                             events.add_scalar(tag, number, step)
+
+    def _close(self) -> None:
+        while self.open:
+            self.open.popitem()[1].close()
 
 
 class WeightsAndBiases:
