@@ -111,8 +111,8 @@ def test_files_with_the_last_versions_names_say_what_they_said():
     content = {"schema": "cojax.train/1", "fixtures": ["x"], "algorithm": learner}
     content["settings"] = [{"random_phase": True}, {}]
     ours = both_ways(study_of, content)
-    (algorithm,) = ours.algorithms
-    setting = {**ours.base(algorithm, "ConverseArm"), **ours.settings(algorithm)[0]}
+    (learned,) = ours.algorithms
+    setting = {**ours.base(learned, "ConverseArm"), **ours.settings(learned)[0]}
     hyperparameters(ppo.PPO, setting)  # neither is there twice
     assert (setting["actor_ema_rate"], setting["stagger_episodes"]) == (0.5, True)
     space = {"random_phase": [True, False], "value_rate": {"low": 0.1, "high": 0.2, "num": 2,

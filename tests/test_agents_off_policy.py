@@ -130,13 +130,13 @@ def test_rows_pack_and_unpack():
 
 def test_the_stored_next_observation_is_the_one_before_the_reset():
     """x' = ρx + noise: across a reset it would be anywhere in [-1, 1]."""
-    h = hyperparameters(ddpg.DDPG, SMALL)
+    h = hyperparameters(ddpg.DDPG, SMALL).replace(num_steps=64, buffer_size=256)
     params = strong(ToyParams(max_steps_in_episode=2, gain=0.0))
     state = ddpg.ALGORITHM.init(ENV, jax.random.key(0), params, h)
     _, rollout, _ = off_policy.collect(
-        ENV, state, params, h.replace(num_steps=64), key=jax.random.key(1), method=ddpg.METHOD
+        ENV, state, params, h, key=jax.random.key(1), method=ddpg.METHOD
     )
-    kept = off_policy.remember(state, rollout, 0.9, h.replace(num_steps=64, buffer_size=256))
+    kept = off_policy.remember(state, rollout, 0.9, h)
     rows = replay.unpack(kept.replay, 1)
     residual = (rows.next_obs - 0.9 * rows.obs)[..., 0] / 0.2
     done = rollout.truncated.reshape(-1)

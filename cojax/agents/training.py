@@ -142,7 +142,7 @@ class Job:
                 self.plan,
                 self.gamma.reshape(-1)[members],
                 memory_bytes=self.memory_bytes,
-                progress=progress and self._told(progress, number),
+                progress=progress and self._overall(progress, number),
                 evaluate=self.evaluate,
                 checkpoint_dir=folder / f"chunk-{number:04d}" if folder and several else folder,
                 checkpoint_seconds=checkpoint_seconds,
@@ -152,18 +152,18 @@ class Job:
             runs.append(dataclasses.replace(run, compile_seconds=seconds, states=states))
         return assemble(self.sizes, self.chunks, runs, self.population.h)
 
-    def _told(self, progress: Progress, number: int) -> Progress:
+    def _overall(self, progress: Progress, number: int) -> Progress:
         """Progress of a chunk as that of all members, the mean of their steps; by their axes where
         it is the only chunk.
         """
 
-        def told(steps, total, metrics):
+        def on_progress(steps, total, metrics):
             if len(self.chunks) == 1:
                 rate = metrics.pop("steps_per_second")
                 metrics = labelled(metrics, self.sizes) | {"steps_per_second": rate}
             progress((number * total + steps) // len(self.chunks), total, metrics)
 
-        return told
+        return on_progress
 
 
 @algorithms.learning()
