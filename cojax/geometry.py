@@ -115,7 +115,7 @@ class Family(abc.ABC):
 
     @classmethod
     def completed(cls, **options: Option) -> Options:
-        """What :meth:`build` takes, in full: ``options``, and what is usual where they are silent.
+        """What ``build`` takes, in full: ``options``, and what is usual where they are silent.
 
         Raises ValueError, one line, for unknown names and unusable numbers.
         """

@@ -71,7 +71,7 @@ def free_port() -> int:
 def alone(tmp_path_factory):
     """The sweep on one device of one process."""
     folder = tmp_path_factory.mktemp("alone")
-    run_sweep(changed(execution={"devices": 1, "chunk_members": 2}), folder / "out")
+    run_sweep(changed(execution={"devices": 1, "chunk_members": 4}), folder / "out")
     return folder / "out"
 
 
@@ -85,7 +85,9 @@ def slurm(index: int, job: int) -> dict[str, str]:
 
 @pytest.mark.parametrize("started_by", [pytest.param("hand", marks=pytest.mark.slow), "srun"])
 def test_two_processes_give_what_one_gives(started_by, alone, tmp_path):
-    (tmp_path / "small.yaml").write_text(json.dumps(SMALL))
+    """Each trains two of four members: a loop over one alone is compiled to other roundings."""
+    content = {**SMALL, "execution": {"chunk_members": 4}}
+    (tmp_path / "small.yaml").write_text(json.dumps(content))
     address = f"127.0.0.1:{free_port()}"
     command = [sys.executable, "-m", "cojax", "sweep", str(tmp_path / "small.yaml")]
     command += ["--out", str(tmp_path / "out"), "--devices", "1"]
@@ -226,10 +228,12 @@ def test_hosts_refuse_a_search_and_different_sweeps(configs, line, tmp_path):
     assert not list(tmp_path.glob("out*"))
 
 
-def test_a_search_runs_on_one_host():
+def test_a_search_runs_on_one_host(tmp_path):
     from cojax.studies.hosts import across_hosts
+    from cojax.studies.runner import Work
+    from cojax.studies.store import Store
 
     algorithm = {"name": "ppo", "space": {"clip_eps": {"low": 0.1, "high": 0.3}}}
     config = sweep({**SMALL, "algorithms": [algorithm], "search": {}})
     with pytest.raises(InputError, match="runs on one host"):
-        next(across_hosts(config, [], lambda chunk: lambda share: None))
+        next(across_hosts(Work(config, (), (), Store(tmp_path)), lambda chunk: None))

@@ -185,7 +185,22 @@ def prepare(
 ) -> Job:
     """Check the arguments of ``train``, compile its program and estimate its memory.
 
-    All arguments are as in ``train``. Raises InputError as ``train`` does.
+    Args:
+        algorithm: as in ``train``, like all others: one of ``ALGORITHMS``.
+        params: environment parameters, one or stacked.
+        key: typed key.
+        env: a gymnax environment; None for cojax's own.
+        hyperparameters: None, a mapping, an instance, or a sequence of those.
+        num_seeds: length of the seed axis, or None.
+        total_timesteps: environment steps of each member.
+        num_envs: shorthand for the hyperparameter of that name.
+        evaluate: run for every member after each interval.
+        eval_every: environment steps of an interval.
+        batching: "vmap", "loop" or "auto".
+        memory_limit: bytes, or None.
+        checkpoint_dir: folder of the full state, or None.
+
+    Raises InputError as ``train`` does.
     """
     if total_timesteps < 1:
         raise InputError(f"total_timesteps: expected at least 1, got {total_timesteps}")

@@ -245,6 +245,7 @@ def run_on_host(
     actions at the observations (F N, d) of all.
     """
     params, m = trials.params, trials.params.system.action_dim
+    noise_roots = trials.keys.roots[0]
     state, bounds, begun = _host_start(len(policies), controls, trials)
     F, M, N, d = state.s.shape
     policies = [policy.begun() for policy in policies]
@@ -254,7 +255,7 @@ def run_on_host(
             obs = np.asarray(state.s)
             for j, policy in enumerate(policies):
                 a[:, j] = policy.actions(obs[:, j].reshape(F * N, d), m).reshape(F, N, m)
-        state = _host_step(params, trials.keys.roots[0], bounds, np.int32(k), state=state, a=a)
+        state = _host_step(params, noise_roots, bounds, np.int32(k), state=state, a=a)
     return _host_finish(params, bounds, state) | begun
 
 

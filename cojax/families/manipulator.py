@@ -99,9 +99,9 @@ class Manipulator(Geometry):
         return (*range(self.n, 2 * self.n), *range(self.n))
 
     @classmethod
-    def defaults(cls, **sizes):
+    def defaults(cls, **given):
         """As the authors have it for n = 2 or 3, for others as for 3: P = diag(1/π², …, 1, …)."""
-        n = sizes["n"]
+        n = given["n"]
         own = SETTINGS.get(n, SETTINGS[3])
         P, Sigma = np.repeat([1.0 / np.pi**2, 1.0], n), np.repeat([0.0, 2e-4], n)
         return {"P": P, "Sigma": Sigma, **{k: v for k, v in own._asdict().items() if k != "start"}}

@@ -83,7 +83,7 @@ class PointMass(Geometry):
         return (2, 3, 0, 1)
 
     @classmethod
-    def defaults(cls, **sizes):
+    def defaults(cls, **given):
         """As the authors have it."""
         P, Sigma = (1 / 16, 1 / 16, 1.0, 1.0), (1e-4, 1e-4, 4e-4, 4e-4)
         return {"P": P, "share": 0.6, "R": 0.012, "gamma": 0.985, "Sigma": Sigma}

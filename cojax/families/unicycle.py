@@ -82,7 +82,7 @@ class Unicycle(Geometry):
         return (3, 4, 0, 1, 2)
 
     @classmethod
-    def defaults(cls, **sizes):
+    def defaults(cls, **given):
         """As the authors have it."""
         P, Sigma = (1 / 9, 1 / 9, 1.0, 1.0, 1.0), (1e-4, 1e-4, 2.5e-5, 4e-4, 4e-4)
         return {"P": P, "share": 0.63, "R": 0.00390625, "gamma": 0.98, "Sigma": Sigma}

@@ -238,7 +238,7 @@ class Study(_Strict):
         return algorithm.total_timesteps or self.total_timesteps
 
     def resolved(self, families: Iterable[str]) -> Study:
-        """The same with everything that a profile decides written out."""
+        """The same with everything that a profile decides on these ``families`` written out."""
         algorithms = [
             algorithm.model_copy(
                 update={
@@ -285,6 +285,7 @@ def load_study(
 def study(content: Content, kind: Kind | None = None, where: str = "study") -> Study:
     """A study of the content of a file, called ``where`` in messages.
 
+    ``kind`` is what it must be, and is where the content does not say; None for any, a run else.
     Raises InputError, one line with the field and what was expected.
     """
     content = _current(content)
