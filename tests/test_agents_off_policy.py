@@ -80,11 +80,11 @@ def q_error(name, horizon, **faults):
 @pytest.mark.parametrize(
     ("name", "horizon"),
     [
-        ("ddpg", 64),
+        ("ddpg", 16),
         *[
             pytest.param(name, horizon, marks=pytest.mark.slow)
             for name, horizon in [
-                ("ddpg", 16),
+                ("ddpg", 64),
                 ("ddpg", 512),
                 ("td3", 16),
                 ("td3", 64),

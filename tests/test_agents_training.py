@@ -251,7 +251,7 @@ def value_error(horizon, **faults):
     return relative(learned, known)
 
 
-@pytest.mark.parametrize("horizon", [16, 64])
+@pytest.mark.parametrize("horizon", [16, pytest.param(64, marks=pytest.mark.slow)])
 def test_value_converges_whatever_the_time_limit(horizon):
     assert value_error(horizon) < 0.02
 
