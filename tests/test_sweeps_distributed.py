@@ -11,7 +11,7 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
-from test_sweeps import SMALL, changed, same
+from test_sweeps import SMALL, changed, of, same
 
 from cojax.errors import InputError
 from cojax.sweeps import run_sweep, sweep
@@ -237,3 +237,32 @@ def test_a_search_runs_on_one_host(tmp_path):
     config = sweep({**SMALL, "algorithms": [algorithm], "search": {}})
     with pytest.raises(InputError, match="runs on one host"):
         next(across_hosts(Work(config, (), (), Store(tmp_path)), lambda chunk: None))
+
+
+def test_processes_that_follow_make_the_same_groups(tmp_path, monkeypatch):
+    """Also where the first group is finished: chunks are named by the numbers of their groups."""
+    from cojax.agents.layout import Layout
+    from cojax.studies import hosts
+    from cojax.studies.members import Chunk, groups
+    from cojax.studies.placement import Placement
+    from cojax.studies.runner import Task, Work
+    from cojax.studies.store import Store
+
+    config = changed(fixtures=["nvdex-k1-easy", "arm-n2-p0.80-s7"])
+    systems = of(*config.fixtures)
+    group = groups(config, systems)[1]
+    work = Work(
+        config,
+        systems,
+        [Task(group, Chunk(1, 0, 2), Placement(Layout(1), 2, 0, 0))],
+        Store(tmp_path),
+    )
+    said, trained = [], []
+    monkeypatch.setattr(hosts, "_together", lambda config, group, *a, **k: trained.append(group))
+    monkeypatch.setattr(hosts, "_say", said.append)
+    list(hosts.across_hosts(work, lambda chunk: None))
+    monkeypatch.setattr(hosts, "_say", lambda _: json.loads(json.dumps(said[0])))
+    hosts.follow(config)
+    leads, follows = trained
+    assert [one.id for one in leads.systems] == [one.id for one in follows.systems]
+    assert (leads.number, follows.number) == (1, 1)
