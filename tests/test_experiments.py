@@ -62,6 +62,8 @@ def test_the_folder_holds_everything(finished):
     for row, line in zip(printed, rows.itertuples(), strict=True):
         assert row["suboptimality"]["mean"] == line.suboptimality_mean
         assert row["suboptimality"]["low"] <= row["suboptimality"]["high"]
+    assert not any("setting" in row for row in printed)  # an algorithm of one setting is itself
+    assert "ppo (0)" not in (out / "report.html").read_text("utf-8")
     oracle = rows[rows["policy"] == "oracle"]
     assert (oracle["suboptimality_mean"] == 0.0).all()
     assert (rows[rows["policy"] == "zero"]["suboptimality_mean"] > 0.0).all()

@@ -171,6 +171,8 @@ def _measured(
             if row["policy"] in numbers:
                 setting = int(numbers[row["policy"]][row.get("setting", 0)])
                 row = {**about[row["fixture"], row["policy"], setting], **row, "setting": setting}
+                if config.kind == "run" and counts[row["policy"]] == 1:
+                    del row["setting"]  # it is the algorithm, not one of its settings
             rows.setdefault(row["fixture"], []).append(row)
         frame = found.frame()
         if "setting" in frame:
