@@ -219,7 +219,7 @@ def test_interrupted_and_resumed_from_its_own_config(finished, tmp_path, monkeyp
 def test_settings_are_an_axis(finished, tmp_path):
     """The third decides shapes: it is trained apart, and stands in the same tables."""
     content = load_study(finished[0] / "out" / "config.yaml").content()
-    content |= {"fixtures": [ARM], "total_timesteps": 64}
+    content |= {"name": "three", "fixtures": [ARM], "total_timesteps": 64}
     content["algorithms"][0]["settings"] = [
         {"learning_rate": 1e-3}, {"learning_rate": 3e-4}, {"hidden": [4]},
     ]  # fmt: skip
@@ -227,6 +227,7 @@ def test_settings_are_an_axis(finished, tmp_path):
     done = invoke(tmp_path / "three.yaml", "--out", tmp_path / "out", "--json", "--points", "1")
     assert done.exit_code == 0, done.output
     rows = json.loads(done.stdout)
+    assert load_study(tmp_path / "out" / "config.yaml").name == "three"
     assert [row["setting"] for row in rows] == [0, 1, 2]
     assert [row["hyperparameters"] for row in rows] == content["algorithms"][0]["settings"]
     losses = curves_of(tmp_path / "out").set_index(["setting", "seed"])["policy_loss"]

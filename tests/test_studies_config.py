@@ -67,6 +67,7 @@ def test_what_is_written_is_what_was_read():
         ({"kind": "sweep"}, "kind: expected train, got sweep: use cojax sweep"),
         ({"kind": "swep"}, "kind: input should be 'run', 'train' or 'sweep'"),
         ({"algorithms": [PPO, {"name": "sac"}]}, "algorithms: expected one to train, got 2"),
+        ({"search": {}}, "search: expected in a sweep alone"),
         ({"initial_seeds": [1]}, "initial_seeds: expected none"),
         (
             {"algorithms": [{**PPO, "settings": [{}], "space": {"gamma": [0.9]}}]},

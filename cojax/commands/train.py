@@ -125,7 +125,8 @@ def _training(what: str, options: Content, config: str | None, settings: Sequenc
         content = load_study(what, "train").model_dump(mode="json", by_alias=True)
     curve = {**content.get("curve", {}), **options.get("curve", {})}
     content |= {**options, "curve": curve}
-    content["name"] = f"train-{content['algorithms'][0]['name']}"
+    if content.get("name", "train") == "train":
+        content["name"] = f"train-{content['algorithms'][0]['name']}"
     given = yaml.load(config) if config else {}
     given |= dict(_assignment(word) for word in settings)
     algorithm = content["algorithms"][0]

@@ -368,6 +368,8 @@ def _check(found: Study) -> None:
         for algorithm in found.algorithms:
             found.settings(algorithm)
         return
+    if found.kind != "sweep":
+        raise InputError("search: expected in a sweep alone")
     if found.num_settings is not None or found.sampler != "grid":
         raise InputError("search: takes the place of sampler and num_settings; leave them out")
     for algorithm in found.algorithms:

@@ -19,14 +19,14 @@ from cojax.fixtures import load_fixture
 from cojax.io import files, locks, tables
 from cojax.io.progress import Report, names, stage
 from cojax.io.resume import begun, claim, settle, unfinished
-from cojax.named_policies import policy_from_text
+from cojax.named_policies import MEMBERS, policy_from_text
 from cojax.studies import engine, members
 from cojax.studies.config import Study, load_study
 from cojax.studies.engine import Result
 from cojax.studies.members import Chunk, Group, cut, groups
 from cojax.studies.placement import Placement, place
 from cojax.studies.results import Outcome, Trained, write
-from cojax.studies.store import MEMBERS, Store
+from cojax.studies.store import Store
 from cojax.studies.systems import StartedFixture, load
 from cojax.studies.tracking import Tracker
 from cojax.types import Content, Row
@@ -69,7 +69,8 @@ Engine = Callable[[Work, Callable[[Chunk], Progress]], Iterator[Result]]
 def here(work: Work, on_progress: Callable[[Chunk], Progress]) -> Iterator[Result]:
     """The engine of this process: chunks one after another, each over all local devices.
 
-    While one trains, the next is placed on the devices.
+    While one trains, the next is placed on the devices. Learners of a sweep are kept with their
+    chunk, those of a run or a training every minute.
     """
 
     def prepare(task: Task) -> Future[Population]:
@@ -87,7 +88,7 @@ def here(work: Work, on_progress: Callable[[Chunk], Progress]) -> Iterator[Resul
                 work.config,
                 population,
                 on_progress=on_progress(chunk),
-                state=work.store.state(chunk),
+                state=None if work.config.kind == "sweep" else work.store.state(chunk),
             )
 
 
@@ -107,7 +108,7 @@ def run_study(
     of a sweep ``figures/``. Of a search, these are of the winners and of the default settings,
     trained on fresh seeds and measured on streams of the next root; ``candidates.parquet`` and
     ``search.sqlite`` hold what was tried. The folder appears whole or not at all. Until then
-    chunks are kept in ``FOLDER.unfinished`` as they end, and the learners of the one in training
+    chunks are kept in ``FOLDER.unfinished`` as they end, and the learners of a run or a training
     every minute; ``resume`` goes on from there to the same files, bit for bit on CPU.
 
     Args:

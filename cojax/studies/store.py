@@ -16,6 +16,7 @@ from cojax.agents import load_policy, save_policy
 from cojax.errors import InputError
 from cojax.io import files, json_text, tables
 from cojax.io.resume import check_part, part
+from cojax.named_policies import MEMBERS
 from cojax.policy import Policy
 from cojax.studies.engine import Result
 from cojax.studies.members import Chunk, Group
@@ -24,7 +25,7 @@ from cojax.types import Content, Json
 if TYPE_CHECKING:
     import pandas as pd
 
-MEMBERS, CURVES = "members.parquet", "curves.parquet"
+CURVES = "curves.parquet"
 POLICIES, BEST = "policies.npz", "best.npz"
 STATUS = "status.json"
 DATABASE = "search.sqlite"
