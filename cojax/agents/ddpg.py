@@ -18,6 +18,7 @@ class DDPG(OffPolicyHyperparameters):
     """
 
     exploration_noise: Number = traced(0.1, 0.0)
+    noise_spread: Number = traced(1.0, 1.0)
 
     # Not hyperparameters: one critic, and an actor that moves at every gradient step.
     num_critics = 1

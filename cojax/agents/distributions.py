@@ -20,22 +20,37 @@ LOG_2PI = math.log(2.0 * math.pi)
 
 
 class ActionBox(NamedTuple):
-    """Bounds of the actions, per dimension: a ∈ [low, high]."""
+    """Bounds of the actions, per dimension: a ∈ [low, high]; and the unit they are measured in.
+
+    Attributes:
+        low: lower bounds.
+        high: upper bounds.
+        unit: fraction of the half range.
+    """
 
     low: Float[Array, " m"]
     high: Float[Array, " m"]
+    unit: Float[Array, ""] | float = 1.0
 
     @classmethod
-    def of(cls, space: Space) -> ActionBox:
+    def of(cls, space: Space, unit: Float[Array, ""] | float = 1.0) -> ActionBox:
         """Bounds of a gymnax Box, broadcast to its shape."""
         low = jnp.broadcast_to(jnp.asarray(space.low, jnp.float32), space.shape)
         high = jnp.broadcast_to(jnp.asarray(space.high, jnp.float32), space.shape)
-        return cls(low, high)
+        return cls(low, high, unit)
 
     def half_range(self) -> Float[Array, " m"]:
-        """(high - low) / 2, and 1 where a bound is infinite."""
+        """unit · (high - low) / 2, and 1 where a bound is infinite."""
         finite = jnp.isfinite(self.low) & jnp.isfinite(self.high)
-        return jnp.where(finite, 0.5 * (self.high - self.low), 1.0)
+        return jnp.where(finite, 0.5 * self.unit * (self.high - self.low), 1.0)
+
+    def squash(self, x: Float[Array, "*batch m"]) -> Float[Array, "*batch m"]:
+        """u = tanh(unit · x)/unit: x where it is small, inside the box where it is not."""
+        return jnp.tanh(self.unit * x) / self.unit
+
+    def inside(self, u: Float[Array, "*batch m"]) -> Float[Array, "*batch m"]:
+        """Nearest u in the box."""
+        return jnp.clip(u, -1.0 / self.unit, 1.0 / self.unit)
 
     def to_action(self, u: Float[Array, "*batch m"]) -> Float[Array, "*batch m"]:
         """a = centre + half_range · u, unclipped."""
@@ -73,6 +88,7 @@ def tanh_gaussian_log_prob(
     mean: Float[Array, "*batch m"],
     log_std: Float[Array, "*#batch m"],
     half_range: Float[Array, " m"],
+    unit: Float[Array, ""] | float = 1.0,
 ) -> Float[Array, "*batch"]:
     """Log-density of the action a = centre + half_range · tanh(x), from its pre-tanh sample x.
 
@@ -81,5 +97,5 @@ def tanh_gaussian_log_prob(
     The last sum makes it a density in the environment's action units, so the target entropy -m of
     Haarnoja et al. (2018, arXiv:1812.05905, appendix C) means what it says there.
     """
-    volume = log_tanh_slope(x) + lift(jnp.log(half_range), x)
+    volume = log_tanh_slope(unit * x) + lift(jnp.log(half_range), x)
     return gaussian_log_prob(x, mean, log_std) - jnp.sum(volume, axis=-1)

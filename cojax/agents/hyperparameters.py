@@ -25,6 +25,10 @@ class Hyperparameters(struct.PyTreeNode, kw_only=True):
         gamma: discount; None takes the system's own.
         max_episode_steps: steps after which an episode is cut short while learning; None for the
             environment's own limit. Values stay those of the whole problem.
+        action_unit: fraction of the action box that actions are measured in; None finds it out
+            before learning begins, see ``self_tuning.action_unit``.
+        episode_growth: steps that the learner's own time limit grows by in each step of an
+            environment, while its policy holds the state; 0 for none of its own.
         final_lr_fraction: last learning rate (of actor and critics) as a fraction of the first;
             linear in updates.
         max_grad_norm: global norm that gradients are clipped to.
@@ -43,6 +47,8 @@ class Hyperparameters(struct.PyTreeNode, kw_only=True):
 
     gamma: Number | None = traced(None, 0.0, 1.0)
     max_episode_steps: Number | None = traced(None, 1.0, INF)
+    action_unit: Number | None = traced(None, 1e-6, 1.0)
+    episode_growth: Number = traced(0.1, 0.0)
     final_lr_fraction: Number = traced(1.0, 0.0)
     max_grad_norm: Number = traced(100.0, 0.0, INF)
     adam_eps: Number = traced(1e-8, 0.0)

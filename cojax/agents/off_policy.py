@@ -107,7 +107,7 @@ def collect(
     Until ``learning_starts`` steps have been taken actions are uniform over ``warmup_scale``
     times the box.
     """
-    nets = networks(method, env, env_params, h)
+    nets = networks(method, env, env_params, h, unit=state.unit)
     explore_key, warm_key, step_key = jax.random.split(key, 3)
     shape = (h.num_steps, h.num_envs, *nets.box.low.shape)
     warm = warming(state.clock.update, h)
@@ -260,7 +260,7 @@ def update(
     """num_steps × num_envs environment steps, then (after warm-up) gradient_steps updates."""
     key, rollout_key, gradient_key = jax.random.split(state.key, 3)
     gamma = algorithm.discount(env_params, h)
-    nets = networks(method, env, env_params, h, actions=state.actions)
+    nets = networks(method, env, env_params, h, actions=state.actions, unit=state.unit)
     state, rollout, sums = collect(env, state, env_params, h, key=rollout_key, method=method)
     state = remember(state, rollout, gamma, h)
 
@@ -290,7 +290,7 @@ def actor_gradients(
     method: OffPolicyMethod,
 ) -> PyTree:
     """Gradients of the actor's loss at ``num`` batches from the replay."""
-    nets = networks(method, env, env_params, h, actions=state.actions)
+    nets = networks(method, env, env_params, h, actions=state.actions, unit=state.unit)
     learned, blocks = state.learner, jnp.maximum(state.clock.update, 1)
     gamma, factor = algorithm.discount(env_params, h), algorithm.reward_factor(state, h)
 

@@ -116,9 +116,10 @@ def networks(
     h: PyTree,
     *,
     actions: Moments | None = None,
+    unit: Float[Array, ""] | float = 1.0,
 ) -> Networks:
     """Actor and critic for an environment's shapes; ``actions`` standardise the critic's input."""
-    box = ActionBox.of(env.action_space(env_params))
+    box = ActionBox.of(env.action_space(env_params), unit)
     outputs = method.outputs * box.low.shape[0]
     return Networks(
         MLP(h.hidden, outputs, h.activation, 0.01),

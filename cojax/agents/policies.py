@@ -41,8 +41,8 @@ class ActorPolicy:
         z = jnp.clip((obs - params["mean"]) / params["std"], -params["clip"], params["clip"])
         actor = MLP(self.hidden, self.num_outputs, self.activation)
         u = forward(actor, params["actor"], z)[: self.num_actions]
-        box = ActionBox(params["low"], params["high"])
-        return box.clip(box.to_action(jnp.tanh(u) if self.squash else u))
+        box = ActionBox(params["low"], params["high"], params.get("unit", 1.0))
+        return box.clip(box.to_action(box.squash(u) if self.squash else u))
 
 
 def policy_params(env: Environment, state: PyTree, env_params: PyTree, h: PyTree) -> PyTree:
@@ -56,4 +56,4 @@ def policy_params(env: Environment, state: PyTree, env_params: PyTree, h: PyTree
     if not h.normalize_observations:
         mean, std, clip = jnp.zeros(dim), jnp.ones(dim), jnp.full_like(clip, jnp.inf)
     params = {"actor": state.average, "mean": mean, "std": std, "clip": clip}
-    return params | {"low": box.low, "high": box.high}
+    return params | {"low": box.low, "high": box.high, "unit": state.unit}

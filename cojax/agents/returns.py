@@ -6,8 +6,18 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from cojax.agents.algorithm import Number
+from cojax.agents.algorithm import Number, Scalar
 from cojax.types import Array, Bool, Float
+
+
+def bounds(rewards: Float[Array, " T *N"], gamma: Number) -> tuple[Scalar, Scalar]:
+    """Between min(r, 0)/(1-γ) and max(r, 0)/(1-γ) is every value, of rewards that these bound.
+
+    Where a rollout is cut, nothing has taught the critic yet what the state after it is worth.
+    """
+    rewards = jax.lax.stop_gradient(rewards)
+    low, high = jnp.minimum(jnp.min(rewards), 0.0), jnp.maximum(jnp.max(rewards), 0.0)
+    return low / (1.0 - gamma), high / (1.0 - gamma)
 
 
 def gae(

@@ -61,7 +61,10 @@ def draw(
     """Action u = tanh(x), x = μ + σ · noise, and its log-density in action units, from x itself."""
     mean, log_std = distribution(nets, actor, obs, h)
     x = mean + jnp.exp(log_std) * noise
-    return jnp.tanh(x), tanh_gaussian_log_prob(x, mean, log_std, nets.box.half_range())
+    log_prob = tanh_gaussian_log_prob(
+        x, mean, log_std, nets.box.half_range(), nets.box.unit
+    )
+    return nets.box.squash(x), log_prob
 
 
 def explore(

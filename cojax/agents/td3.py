@@ -24,6 +24,7 @@ class TD3(OffPolicyHyperparameters):
     """
 
     exploration_noise: Number = traced(0.1, 0.0)
+    noise_spread: Number = traced(1.0, 1.0)
     target_noise: Number = traced(0.2, 0.0)
     target_noise_clip: Number = traced(0.5, 0.0, INF)
 
@@ -33,7 +34,13 @@ class TD3(OffPolicyHyperparameters):
 
 def act(nets: Networks, actor: PyTree, obs: Float[Array, "*batch o"]) -> Float[Array, "*batch m"]:
     """u = tanh(actor(s))."""
-    return jnp.tanh(nets.output(actor, obs))
+    return nets.box.squash(nets.output(actor, obs))
+
+
+def ladder(u: Float[Array, "*batch m"], spread: Number) -> Float[Array, "*batch 1"]:
+    """Factors of the noise of N environments, (N, 1): spread^(-i/(N-1)), from 1 to 1/spread."""
+    share = jnp.linspace(0.0, 1.0, u.shape[0])[:, None] if u.ndim > 1 else jnp.zeros(1)
+    return spread ** (-share)
 
 
 def explore(
@@ -41,7 +48,8 @@ def explore(
 ) -> Float[Array, "*batch m"]:
     """Return the action with Gaussian noise, inside the box."""
     u = act(nets, actor, obs)
-    return jnp.clip(u + h.exploration_noise * jax.random.normal(key, u.shape), -1.0, 1.0)
+    std = h.exploration_noise * ladder(u, h.noise_spread)
+    return nets.box.inside(u + std * jax.random.normal(key, u.shape))
 
 
 def target(learner: Learner, batch: Minibatch, nets: Networks, h: TD3) -> Float[Array, " B"]:
@@ -49,7 +57,7 @@ def target(learner: Learner, batch: Minibatch, nets: Networks, h: TD3) -> Float[
     rows = batch.rows
     u = act(nets, learner.targets["actor"], rows.next_obs)
     noise = jnp.clip(h.target_noise * batch.noise, -h.target_noise_clip, h.target_noise_clip)
-    u = jnp.clip(u + noise, -1.0, 1.0)
+    u = nets.box.inside(u + noise)
     q = jnp.min(nets.q_values(learner.targets["critics"], rows.next_obs, u), axis=0)
     return rows.reward + batch.gamma * (1.0 - rows.terminated) * q
 
