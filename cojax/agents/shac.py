@@ -55,14 +55,14 @@ class SHAC(Hyperparameters):
         stagger_episodes: whether the first episodes begin at random steps.
     """
 
-    actor_learning_rate: Number = traced(2e-3, 0.0)
+    actor_learning_rate: Number = traced(6e-3, 0.0)
     critic_learning_rate: Number = traced(2e-3, 0.0)
     gae_lambda: Number = traced(0.95, 0.0, 1.0)
-    polyak: Number = traced(0.2, 0.0, 1.0)
+    polyak: Number = traced(0.05, 0.0, 1.0)
     exploration_noise: Number = traced(0.1, 0.0)
     popart_rate: Number = traced(0.05, 0.0, 1.0)
     slope_coef: Number = traced(1.0, 0.0)
-    max_grad_norm: Number = traced(1.0, 0.0, algorithm.INF)
+    max_grad_norm: Number = traced(0.3, 0.0, algorithm.INF)
     final_lr_fraction: Number = traced(0.02, 0.0)
     actor_ema_rate: Number = traced(0.1, 0.0, 1.0)
 
@@ -70,7 +70,7 @@ class SHAC(Hyperparameters):
     update_epochs: int = static(4, 1)
     stagger_episodes: bool = static(True)
     num_envs: int = static(16, 1)
-    num_steps: int = static(16, 1)
+    num_steps: int = static(8, 1)
     activation: str = static("silu")
     normalize_rewards: bool = static(False)
 
