@@ -131,11 +131,12 @@ def prepare(
         state = state.replace(rewards=state.rewards.merge(reward, done, gamma))
         reward = reward / state.rewards.moments.std()
     obs = normalize(state, rollout.obs, h)
-    values = value(critic, state, obs)
+    most = returns.bounds(reward, gamma)
+    values = jnp.clip(value(critic, state, obs), *most)
     advantages = returns.gae(
         reward,
         values,
-        value(critic, state, normalize(state, rollout.final_obs, h)),
+        jnp.clip(value(critic, state, normalize(state, rollout.final_obs, h)), *most),
         terminated=rollout.terminated,
         truncated=rollout.truncated,
         gamma=gamma,

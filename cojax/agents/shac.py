@@ -238,13 +238,15 @@ def learn_values(
 ) -> tuple[SHACState, Metrics]:
     """Epochs of minibatches on the λ-returns of a rollout, and on the slopes of its returns."""
     critic = networks(env, env_params, h).critic
-    values = value(critic, state.slow, state, rollout.obs, h)
     rewards, gamma = rollout.reward * h.reward_scale, algorithm.discount(env_params, h)
-    last = value(critic, state.slow, state, rollout.final_obs, h)
+    values, last = (
+        jnp.clip(value(critic, state.slow, state, obs, h), *returns.bounds(rewards, gamma))
+        for obs in (rollout.obs, rollout.final_obs)
+    )
     advantages = returns.gae(
         rewards,
         values,
-        jnp.clip(last, *returns.bounds(rewards, gamma)),
+        last,
         terminated=rollout.terminated,
         truncated=rollout.truncated,
         gamma=gamma,
