@@ -8,6 +8,15 @@ from flax import struct
 from gymnax.environments import environment, spaces
 
 RHO, GAIN, NOISE, GAMMA = 0.9, 0.2, 0.2, 0.9
+PLAIN = {"action_unit": 1.0, "episode_growth": 0.0}  # nothing that learners find out by themselves
+PLAIN_PPO = PLAIN | {
+    "target_kl": None,
+    "learning_rate": 3e-4,
+    "gae_lambda": 0.95,
+    "actor_ema_rate": 1.0,
+    "obs_clip": 10.0,
+    "stagger_episodes": False,
+}
 
 
 @struct.dataclass

@@ -248,6 +248,7 @@ def test_td3_smoothing_noise_is_clipped_in_units_of_the_box():
     seen = []
 
     class Spy:
+        box = nets.box
         output = staticmethod(nets.output)
 
         def q_values(self, critics, obs, u):

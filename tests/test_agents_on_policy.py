@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from agents_toy import Toy, ToyParams
+from agents_toy import PLAIN_PPO, Toy, ToyParams
 
 from cojax.agents import distributions, networks, on_policy, ppo, returns, train
 from cojax.agents.algorithm import strong
@@ -81,7 +81,8 @@ def test_ppo_loss_is_the_clipped_surrogate_and_so_is_its_gradient(moved):
 
 def policy_of(**hyperparameters):
     """A short PPO run on the toy: its state and what ``policy_params`` gives."""
-    h = {"num_envs": 4, "num_steps": 8, "num_minibatches": 2, "update_epochs": 4, "hidden": (8,)}
+    h = PLAIN_PPO | {"num_envs": 4, "num_steps": 8, "hidden": (8,)}
+    h |= {"num_minibatches": 2, "update_epochs": 4}
     run = train(
         "ppo",
         strong(ToyParams()),

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from agents_toy import GAMMA, Discrete, Toy, ToyParams, relative, value
+from agents_toy import GAMMA, PLAIN_PPO, Discrete, Toy, ToyParams, relative, value
 from click.testing import CliRunner
 
 from cojax.agents import load_policy, on_policy, ppo, save_policy, train
@@ -19,7 +19,13 @@ from cojax.agents.algorithm import hyperparameters, strong
 from cojax.cli import main
 from cojax.errors import InputError
 
-SMALL = {"num_envs": 4, "num_steps": 8, "num_minibatches": 2, "update_epochs": 2, "hidden": (8,)}
+SMALL = PLAIN_PPO | {
+    "num_envs": 4,
+    "num_steps": 8,
+    "num_minibatches": 2,
+    "update_epochs": 2,
+    "hidden": (8,),
+}
 ENV = Toy()
 
 
@@ -214,7 +220,7 @@ def test_rescaling_targets_leaves_the_value_function_alone():
 
 
 # The policy is held (every advantage is clipped to 0) while the critic learns.
-VALUE = {
+VALUE = PLAIN_PPO | {
     "num_envs": 64,
     "num_steps": 32,
     "num_minibatches": 4,

@@ -78,12 +78,21 @@ def learning() -> Iterator[None]:
         yield
 
 
-def traced(default: float | None, low: float = -LARGEST, high: float = LARGEST) -> Any:
+def traced(
+    default: float | None,
+    low: float = -LARGEST,
+    high: float = LARGEST,
+    *,
+    optional: bool | None = None,
+) -> Any:
     """Return a field for a hyperparameter that may be batched, with its closed range.
 
-    Bounds that infinity turns off have the range up to ``INF``.
+    Bounds that infinity turns off have the range up to ``INF``. ``optional`` ones may be None: by
+    default those that are.
     """
-    return dataclasses.field(default=default, metadata={"pytree_node": True, "range": (low, high)})
+    optional = default is None if optional is None else optional
+    metadata = {"pytree_node": True, "range": (low, high), "optional": optional}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 def static(default: object, low: float = -INF, high: float = MOST_UPDATES) -> Any:
@@ -106,6 +115,7 @@ class Algorithm:
         steps_per_update: ``h -> int``, environment steps of one update.
         check: ``h -> None``, raises ValueError for hyperparameters that do not fit together.
         bounded: whether it needs finite action bounds.
+        differentiable: whether it needs gradients through the environment's transition.
         actor: ``state -> tree``, the parameters that the next update of the actor would change.
         critic: ``(state, h, policy) -> inspect.Critic`` of one member and its policy.
         actor_gradients: ``(env, state, env_params, h, *, key, num) -> tree`` like ``actor``, with a
@@ -124,6 +134,7 @@ class Algorithm:
     steps_per_update: Callable[[PyTree], int]
     check: Callable[[PyTree], None]
     bounded: bool = False
+    differentiable: bool = False
     actor: Callable[[PyTree], PyTree] | None = None
     critic: Callable[[PyTree, PyTree, Policy], Critic] | None = None
     actor_gradients: Callable[..., PyTree] | None = None
@@ -313,7 +324,7 @@ def checked(owner: str, field: dataclasses.Field, value: Any) -> object:
     low, high = field.metadata["range"]
     where = f"{owner}.{field.name}"
     if field.metadata["pytree_node"]:
-        if value is None and field.default is None:
+        if value is None and field.metadata.get("optional", field.default is None):
             return None
         try:
             if value is None or isinstance(value, bool | str) or np.ndim(value) != 0:
@@ -358,7 +369,7 @@ def stack_hyperparameters(
             raise InputError(
                 f"{cls.__name__}.{f.name} decides shapes and cannot vary in one run: {values}"
             )
-        if f.default is None and len({v is None for v in values}) > 1:
+        if len({v is None for v in values}) > 1:
             raise InputError(f"{cls.__name__}.{f.name}: give it in every setting or in none")
     # on the host: stacking thousands of device arrays would be a program of thousands of inputs
     return jax.tree.map(lambda *leaves: jnp.asarray(np.asarray(leaves, np.float32)), *settings)

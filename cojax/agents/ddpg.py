@@ -14,11 +14,10 @@ class DDPG(OffPolicyHyperparameters):
     """Hyperparameters of DDPG.
 
     Attributes:
-        exploration_noise: std of the noise on actions, as a fraction of the half range.
+        exploration_noise: std of the noise on actions, in their unit.
     """
 
-    exploration_noise: Number = traced(0.1, 0.0)
-    noise_spread: Number = traced(1.0, 1.0)
+    exploration_noise: Number = traced(0.5, 0.0)
 
     # Not hyperparameters: one critic, and an actor that moves at every gradient step.
     num_critics = 1

@@ -88,6 +88,7 @@ def tanh_gaussian_log_prob(
     mean: Float[Array, "*batch m"],
     log_std: Float[Array, "*#batch m"],
     half_range: Float[Array, " m"],
+    *,
     unit: Float[Array, ""] | float = 1.0,
 ) -> Float[Array, "*batch"]:
     """Log-density of the action a = centre + half_range · tanh(x), from its pre-tanh sample x.
@@ -95,7 +96,8 @@ def tanh_gaussian_log_prob(
     log π(a) = log N(x; μ, σ²) - Σ_i log(1 - tanh²x_i) - Σ_i log half_range_i
 
     The last sum makes it a density in the environment's action units, so the target entropy -m of
-    Haarnoja et al. (2018, arXiv:1812.05905, appendix C) means what it says there.
+    Haarnoja et al. (2018, arXiv:1812.05905, appendix C) means what it says there. Of actions in
+    another unit, a = centre + half_range · tanh(unit x)/unit, the slope is that at unit · x.
     """
     volume = log_tanh_slope(unit * x) + lift(jnp.log(half_range), x)
     return gaussian_log_prob(x, mean, log_std) - jnp.sum(volume, axis=-1)

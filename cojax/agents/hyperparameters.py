@@ -79,7 +79,7 @@ class OnPolicyHyperparameters(Hyperparameters):
         gae_lambda: trace decay of the advantages.
         ent_coef: weight of the entropy bonus.
         vf_coef: weight of the value loss.
-        log_std_init: first log standard deviation, in units of the half range of the action box.
+        log_std_init: first log standard deviation, in the unit of actions.
         advantage_clip: normalised advantages are clipped to ± this.
         popart_rate: weight of the newest targets in the running mean and std of targets.
         stagger_episodes: whether the first episodes begin at random steps.
@@ -90,7 +90,7 @@ class OnPolicyHyperparameters(Hyperparameters):
     gae_lambda: Number = traced(0.95, 0.0, 1.0)
     ent_coef: Number = traced(0.0)
     vf_coef: Number = traced(0.5, 0.0)
-    log_std_init: Number = traced(-2.0, -20.0, 5.0)
+    log_std_init: Number = traced(-0.5, -20.0, 5.0)
     advantage_clip: Number = traced(10.0, 0.0, INF)
     popart_rate: Number = traced(0.1, 0.0, 1.0)
     final_lr_fraction: Number = traced(0.0, 0.0)
@@ -112,7 +112,7 @@ class OffPolicyHyperparameters(Hyperparameters):
         actor_learning_rate: Adam's step for the actor.
         critic_learning_rate: Adam's step for the critics.
         polyak: step of the target networks, whenever the actor moves.
-        warmup_scale: first actions are uniform over this fraction of the box.
+        warmup_scale: first actions are uniform over this fraction of their unit.
         relative_error: κ in the weight 1/(1 + (κ Q)²) of a critic's squared error: above 0, large
             values count by their relative error. The weight does not see the target, so its mean
             stays the aim.

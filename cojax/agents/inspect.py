@@ -163,9 +163,9 @@ def value_function(state: PyTree, h: PyTree, policy: Policy) -> Critic:
 
 
 def q_function(smallest: bool, state: PyTree, h: PyTree, policy: Policy) -> Critic:
-    """Q̂ of an off-policy learner; u = (a - c)/r in units of the box, then standardised."""
+    """Q̂ of an off-policy learner; u = (a - c)/r in their unit, then standardised."""
     low, high = policy.params["low"], policy.params["high"]
-    centre, scale = 0.5 * (low + high), 0.5 * (high - low)
+    centre, scale = 0.5 * (low + high), 0.5 * (high - low) * state.unit
     if h.normalize_actions:
         centre = centre + scale * state.actions.mean
         scale = scale * state.actions.std()

@@ -11,12 +11,13 @@ import jax.numpy as jnp
 from flax import struct
 
 from cojax import streams
-from cojax.agents import algorithm
+from cojax.agents import algorithm, self_tuning
 from cojax.agents.algorithm import Clock, Environment, Episodes, Metrics, normalize
 from cojax.agents.distributions import ActionBox
 from cojax.agents.normalization import Moments, RewardScale
 from cojax.agents.optimization import global_norm, polyak
-from cojax.agents.self_tuning import EpisodeLimit, action_unit
+from cojax.agents.self_tuning import EpisodeLimit
+from cojax.agents.state_slopes import moved
 from cojax.types import Array, Bool, Float, PRNGKeyArray, PyTree
 
 
@@ -86,31 +87,13 @@ def begin(
         "env_state": env_state,
         "obs": obs,
         "episodes": Episodes.create(h.num_envs),
-        "unit": action_unit(env, jax.random.fold_in(reset_key, 1), env_params)
+        "unit": self_tuning.action_unit(env, jax.random.fold_in(reset_key, 1), env_params)
         if h.action_unit is None
         else jnp.asarray(h.action_unit, jnp.float32),
         "limit": EpisodeLimit.create(),
         "failed": jnp.zeros((), bool),
     }
     return fields, actor_key, critic_key
-
-
-def inexact(state: PyTree) -> list[Array]:
-    """Those leaves of an environment's state that have derivatives."""
-    return [x for x in jax.tree.leaves(state) if jnp.issubdtype(x.dtype, jnp.inexact)]
-
-
-def moved(state: PyTree, by: list[Array]) -> PyTree:
-    """The state with ``by`` added to its inexact leaves."""
-    return replaced(state, [x + y for x, y in zip(inexact(state), by, strict=True)])
-
-
-def replaced(state: PyTree, leaves: list[Array]) -> PyTree:
-    """The state with others in place of its inexact leaves."""
-    new = iter(leaves)
-    return jax.tree.map(
-        lambda x: next(new) if jnp.issubdtype(x.dtype, jnp.inexact) else x, state
-    )
 
 
 def collect(
@@ -126,26 +109,19 @@ def collect(
     damp: Callable[[PyTree], PyTree] = lambda env_state: env_state,
 ) -> tuple[PyTree, Rollout, Metrics]:
     """Step the N environments T times by ``act(z, *inputs_t) -> (u, log_prob)`` of normalised
-    observations z (N, o); ``inputs`` have leaves (T, ...).
+    observations z (N, o); ``inputs`` have leaves (T, ...). Episodes end by the learner's own limits
+    too: see ``self_tuning``.
 
     ``nudge``, of the inexact leaves of T × N states in a list, is added to the states before each
-    step: zeros, to take derivatives by. The rollout then holds the states.
+    step: zeros, to take derivatives by. ``damp`` is then
+    applied to the states, and the rollout holds them.
 
     Returns the advanced state, the rollout, and sums over the episodes that ended in it.
     """
     env_params = algorithm.shorten_episodes(env_params, h)
-    leaves, tree = jax.tree.flatten(env_params)
-    limited = [x is env_params.max_steps_in_episode for x in leaves]
-    own = env_params.max_steps_in_episode
-    mine = jnp.ceil(jnp.minimum(state.limit.spread(h.num_envs), own)).astype(own.dtype)
-    mine = jnp.where(h.episode_growth > 0, mine, own)
     box = ActionBox.of(env.action_space(env_params), state.unit)
-    axes = tree.unflatten([0 if x else None for x in limited])
+    limits, axes = self_tuning.limits(state.limit, env_params, h)
     step_env = jax.vmap(env.step, (0, 0, 0, axes))
-
-    def limits(away):
-        now = jnp.where(away, jnp.zeros_like(mine), mine)
-        return tree.unflatten([now if x else y for x, y in zip(limited, leaves, strict=True)])
 
     def step(carry, inputs):
         env_state, obs, episodes, away, sums = carry
@@ -153,19 +129,19 @@ def collect(
         before = None
         if nudge is not None:
             before = env_state = damp(moved(env_state, push))
-            obs = jax.vmap(env.get_obs, (0, None))(env_state, env_params)
+            see = env.get_obs  # pyright: ignore[reportAttributeAccessIssue]
+            obs = jax.vmap(see, (0, None))(env_state, env_params)
         u, log_prob = act(normalize(state, obs, h), *mine)
         next_obs, env_state, reward, terminated, truncated, info = step_env(
             streams.of_words(words), env_state, box.clip(box.to_action(u)), limits(away)
         )
         chex.assert_shape((reward, terminated, truncated), (h.num_envs,))  # (N, 1) would broadcast
         held = state.limit.sums(episodes.lengths, reward)
-        away = state.limit.away(reward) & (h.episode_growth > 0)
+        away = state.limit.away(reward) & jnp.logical_not(terminated | truncated)
         episodes, ended = episodes.step(reward, terminated | truncated)
         ended |= {"held": held}
         final = info["final_observation"]
         row = Rollout(obs, u, log_prob, reward, terminated, truncated, final, before)
-        away &= ~(terminated | truncated)
         return (env_state, next_obs, episodes, away, jax.tree.map(jnp.add, sums, ended)), row
 
     zeros = {name: jnp.zeros(()) for name in ("episode_return", "episode_length", "episodes")}
@@ -175,6 +151,7 @@ def collect(
     start = (state.env_state, state.obs, state.episodes, none, zeros)
     (env_state, obs, episodes, _, sums), rollout = jax.lax.scan(step, start, (keys, nudge, *inputs))
     limit = state.limit.follow(sums.pop("held"), h.num_steps, h.episode_growth)
+    sums["episode_limit"] = limit.steps
     state = state.replace(env_state=env_state, obs=obs, episodes=episodes, limit=limit)
     return state, rollout, sums
 

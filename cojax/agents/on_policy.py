@@ -131,7 +131,7 @@ def prepare(
         state = state.replace(rewards=state.rewards.merge(reward, done, gamma))
         reward = reward / state.rewards.moments.std()
     obs = normalize(state, rollout.obs, h)
-    most = returns.bounds(reward, gamma)
+    most = returns.bounds(reward, gamma, h.episode_growth > 0)
     values = jnp.clip(value(critic, state, obs), *most)
     advantages = returns.gae(
         reward,

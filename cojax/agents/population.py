@@ -57,6 +57,11 @@ class Population:
                 raise InputError(
                     f"{env.name}: expected a one-dimensional Box as {kind} space, got {space!r}"
                 )
+        if self.spec.differentiable and not getattr(env, "supports_transition_gradients", False):
+            raise InputError(
+                f"{env.name}: {self.spec.name} needs gradients through the transition, an "
+                "environment that supports_transition_gradients"
+            )
         box = spaces["action"]
         if self.spec.bounded and not np.all(np.isfinite(box.low) & np.isfinite(box.high)):
             raise InputError(

@@ -25,11 +25,17 @@ class PPO(OnPolicyHyperparameters):
         update_epochs: passes over each rollout.
     """
 
-    target_kl: Number | None = traced(None, 0.0)
+    target_kl: Number | None = traced(0.03, 0.0, optional=True)
     clip_eps: Number = traced(0.2, 0.0, INF)
+    learning_rate: Number = traced(1.4e-3, 0.0)
+    gae_lambda: Number = traced(0.925, 0.0, 1.0)
+    actor_ema_rate: Number = traced(0.1, 0.0, 1.0)
+    obs_clip: Number = traced(5.0, 0.0, INF)
 
-    num_minibatches: int = static(8, 1)
-    update_epochs: int = static(10, 1)
+    num_minibatches: int = static(4, 1)
+    update_epochs: int = static(4, 1)
+    num_steps: int = static(16, 1)
+    stagger_episodes: bool = static(True)
 
 
 def loss(params: PyTree, batch: Batch, nets: Networks, h: PPO) -> tuple[Scalar, Metrics]:

@@ -10,14 +10,18 @@ from cojax.agents.algorithm import Number, Scalar
 from cojax.types import Array, Bool, Float
 
 
-def bounds(rewards: Float[Array, " T *N"], gamma: Number) -> tuple[Scalar, Scalar]:
+def bounds(
+    rewards: Float[Array, " T *N"], gamma: Number, on: Bool[Array, ""] | bool = True
+) -> tuple[Scalar, Scalar]:
     """Between min(r, 0)/(1-γ) and max(r, 0)/(1-γ) is every value, of rewards that these bound.
 
-    Where a rollout is cut, nothing has taught the critic yet what the state after it is worth.
+    Where a learner cuts episodes short, nothing has taught its critic what the states after them
+    are worth. Without bounds where not ``on``.
     """
     rewards = jax.lax.stop_gradient(rewards)
     low, high = jnp.minimum(jnp.min(rewards), 0.0), jnp.maximum(jnp.max(rewards), 0.0)
-    return low / (1.0 - gamma), high / (1.0 - gamma)
+    rest = jnp.maximum(1.0 - gamma, 1e-6)
+    return jnp.where(on, low / rest, -jnp.inf), jnp.where(on, high / rest, jnp.inf)
 
 
 def gae(

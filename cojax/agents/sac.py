@@ -58,11 +58,11 @@ def draw(
     *,
     h: SAC,
 ) -> tuple[Float[Array, "*batch m"], Float[Array, "*batch"]]:
-    """Action u = tanh(x), x = μ + σ · noise, and its log-density in action units, from x itself."""
+    """Action u = tanh(x), x = μ + σ · noise, and its log-density, from x itself."""
     mean, log_std = distribution(nets, actor, obs, h)
     x = mean + jnp.exp(log_std) * noise
     log_prob = tanh_gaussian_log_prob(
-        x, mean, log_std, nets.box.half_range(), nets.box.unit
+        x, mean, log_std, nets.box.half_range() / nets.box.unit, unit=nets.box.unit
     )
     return nets.box.squash(x), log_prob
 

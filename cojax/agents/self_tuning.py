@@ -5,14 +5,15 @@ Both come from rewards alone, of the environment that it learns in.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from flax import struct
 
 from cojax import streams
-from cojax.agents.algorithm import Environment, reset_all
+from cojax.agents.algorithm import Environment, Number, reset_all
 from cojax.agents.distributions import ActionBox
-from cojax.linalg import lift
 from cojax.types import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 LEVELS = 11  # fractions of the box that are tried: 1, 1/2, ... 1/1024
@@ -105,9 +106,7 @@ class EpisodeLimit(struct.PyTreeNode):
         """Whether an environment has run away: its reward is far below those of the start."""
         return (self.weight > 0) & ~(reward >= self.early - FAR * jnp.abs(self.early))
 
-    def follow(
-        self, sums: Float[Array, "4"], num_steps: int, growth: Float[Array, ""]
-    ) -> EpisodeLimit:
+    def follow(self, sums: Float[Array, "4"], num_steps: int, growth: Number) -> EpisodeLimit:
         """The limit after ``num_steps`` steps of each environment.
 
         Longer by ``growth`` times the steps where late rewards are at most one |early reward|
@@ -123,3 +122,28 @@ class EpisodeLimit(struct.PyTreeNode):
         steps = jnp.maximum(self.steps + change, SHORTEST)
         new = EpisodeLimit(steps, early, late, jnp.ones(()))
         return jax.tree.map(lambda x, y: jnp.where(seen, x, y), new, self)
+
+
+def limits(
+    limit: EpisodeLimit, env_params: PyTree, h: PyTree
+) -> tuple[Callable[[Bool[Array, "N"]], PyTree], PyTree]:
+    """Parameters of N environments, each with a time limit of its own, and their axes for vmap.
+
+    The first is of which environments have run away: their limit is 0, so that they begin anew at
+    the next step. Without ``h.episode_growth``, or where the time limit is a part of the problem
+    (``terminal_value="optimal"``), all have the environment's own.
+    """
+    paths, tree = jax.tree_util.tree_flatten_with_path(env_params)
+    leaves = [x for _, x in paths]
+    limited = [path == (jax.tree_util.GetAttrKey("max_steps_in_episode"),) for path, _ in paths]
+    own = jnp.asarray(env_params.max_steps_in_episode)
+    free = getattr(env_params, "terminal_value", "none") != "optimal"
+    on = (h.episode_growth > 0) & free
+    mine = jnp.ceil(jnp.minimum(limit.spread(h.num_envs), own)).astype(own.dtype)
+    mine = jnp.where(on, mine, own)
+
+    def of(away):
+        now = jnp.where(away & on, jnp.zeros_like(mine), mine)
+        return tree.unflatten([now if x else y for x, y in zip(limited, leaves, strict=True)])
+
+    return of, tree.unflatten([0 if x else None for x in limited])

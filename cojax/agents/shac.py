@@ -11,7 +11,6 @@ of a gradient by samples of actions is gone: what such a learner reaches is what
 
 from __future__ import annotations
 
-from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -20,6 +19,7 @@ import jax.numpy as jnp
 from cojax import streams
 from cojax.agents import algorithm, learner, returns
 from cojax.agents.algorithm import Algorithm, Environment, Metrics, normalize, static, traced
+from cojax.agents.distributions import ActionBox
 from cojax.agents.hyperparameters import Hyperparameters, Number
 from cojax.agents.inspect import value_function
 from cojax.agents.learner import Rollout
@@ -33,8 +33,8 @@ from cojax.agents.optimization import (
     permutation,
     polyak,
 )
-from cojax.agents.distributions import ActionBox
 from cojax.agents.policies import ActorPolicy, policy_params
+from cojax.agents.state_slopes import bounded, inexact, moved, replaced
 from cojax.errors import InputError
 from cojax.types import Array, Float, PRNGKeyArray, PyTree
 
@@ -128,38 +128,16 @@ def init(env: Environment, key: PRNGKeyArray, env_params: PyTree, h: PyTree) -> 
 
 
 def value(
-    critic: MLP, params: PyTree, state: SHACState, obs: Float[Array, "*batch o"], h: PyTree
+    critic: MLP, params: PyTree, state: SHACState, obs: Float[Array, "*batch o"], *, h: PyTree
 ) -> Float[Array, "*batch"]:
     """V(s) in reward units."""
     out = forward(critic, params, normalize(state, obs, h))[..., 0]
     return state.targets.mean() + state.targets.std() * out
 
 
-@jax.custom_vjp
-def bounded(x: list[Array], scale: list[Array], most: Float[Array, ""]) -> list[Array]:
-    """x of N environments; the derivative of each to scale · x is at most ``most`` in norm."""
-    return x
-
-
-def _bound(scale, slopes):
-    scale, most = scale
-
-    def rows(x):
-        return x.reshape(x.shape[0], -1)
-
-    square = sum(jnp.sum(rows(g * r) ** 2, -1) for g, r in zip(slopes, scale, strict=True))
-    norm = jnp.sqrt(square)
-    finite = jnp.isfinite(norm)
-    factor = jnp.where(finite, jnp.minimum(1.0, most / (norm + 1e-30)), 0.0)
-
-    def shrunk(g):
-        f = factor.reshape(-1, *(1,) * (g.ndim - 1))
-        return jnp.where(jnp.isfinite(g), g, 0.0) * f
-
-    return [shrunk(g) for g in slopes], jax.tree.map(jnp.zeros_like, scale), jnp.zeros_like(most)
-
-
-bounded.defvjp(lambda x, scale, most: (x, (scale, most)), _bound)
+def at_rest(state: SHACState, h: PyTree) -> list[Array]:
+    """No nudge to any state of a rollout."""
+    return [jnp.zeros((h.num_steps, *x.shape)) for x in inexact(state.env_state)]
 
 
 def actor_loss(
@@ -167,8 +145,8 @@ def actor_loss(
     env: Environment,
     state: SHACState,
     env_params: PyTree,
-    h: PyTree,
     *,
+    h: PyTree,
     key: PRNGKeyArray,
 ) -> tuple[Float[Array, ""], tuple[SHACState, Rollout, Metrics, Float[Array, "T N"]]]:
     """Minus the return of N short rollouts, ended by the slow critic; also the state after them.
@@ -185,15 +163,17 @@ def actor_loss(
     noise_key, step_key = jax.random.split(key)
     noise = jax.random.normal(noise_key, (h.num_steps, h.num_envs, nets.actor.out))
 
-    scale = [jnp.std(x, axis=0) + 1e-8 for x in learner.inexact(state.env_state)]
+    scale = [jnp.std(x, axis=0) + 1e-8 for x in inexact(state.env_state)]
     most = STEEP * state.targets.std()
 
     def damp(env_state):
-        leaves = bounded(learner.inexact(env_state), scale, most)
-        return learner.replaced(env_state, leaves)
+        leaves = bounded(inexact(env_state), scale, most)
+        return replaced(env_state, leaves)
 
     def act(z, xi):
-        return box.inside(box.squash(forward(nets.actor, actor, z)) + h.exploration_noise * xi), None
+        return box.inside(
+            box.squash(forward(nets.actor, actor, z)) + h.exploration_noise * xi
+        ), None
 
     state, rollout, sums = learner.collect(
         env.with_transition_gradients(),  # pyright: ignore
@@ -207,10 +187,10 @@ def actor_loss(
         damp=damp,
     )
     closes = (rollout.terminated | rollout.truncated).at[-1].set(True)
-    last = value(nets.critic, state.slow, state, rollout.final_obs, h)
+    last = value(nets.critic, state.slow, state, rollout.final_obs, h=h)
     last = jnp.clip(last, *returns.bounds(rollout.reward * h.reward_scale, gamma))
     last = jnp.where(rollout.terminated, 0.0, last)
-    first = jax.lax.stop_gradient(value(nets.critic, state.slow, state, rollout.obs, h))
+    first = jax.lax.stop_gradient(value(nets.critic, state.slow, state, rollout.obs, h=h))
     far = jnp.abs(first - state.targets.mean()) / state.targets.std()
 
     # what a reward counts: gamma to the steps since its part began, times the weight of the part
@@ -240,7 +220,7 @@ def learn_values(
     critic = networks(env, env_params, h).critic
     rewards, gamma = rollout.reward * h.reward_scale, algorithm.discount(env_params, h)
     values, last = (
-        jnp.clip(value(critic, state.slow, state, obs, h), *returns.bounds(rewards, gamma))
+        jnp.clip(value(critic, state.slow, state, obs, h=h), *returns.bounds(rewards, gamma))
         for obs in (rollout.obs, rollout.final_obs)
     )
     advantages = returns.gae(
@@ -259,10 +239,10 @@ def learn_values(
     slow = scale_head(state.slow, ratio, shift)
     targets = (targets - new.mean()) / new.std()
     flat = jax.tree.map(lambda x: x.reshape(targets.shape[0], *x.shape[2:]), rollout.env_state)
-    spread = [jnp.std(x, axis=0) + 1e-8 for x in learner.inexact(flat)]
+    spread = [jnp.std(x, axis=0) + 1e-8 for x in inexact(flat)]
     slopes = [
         jnp.nan_to_num(x.reshape(y.shape) * r / new.std(), posinf=0.0, neginf=0.0)
-        for x, y, r in zip(slopes, learner.inexact(flat), spread, strict=True)
+        for x, y, r in zip(slopes, inexact(flat), spread, strict=True)
     ]
     opt = optimizer(h.max_grad_norm, h.adam_eps)
     rate = state.clock.anneal(h.critic_learning_rate, h.final_lr_fraction)
@@ -273,10 +253,11 @@ def learn_values(
 
         def of(by, env_state):
             by = [x * r for x, r in zip(by, spread, strict=True)]
-            obs = env.get_obs(learner.moved(env_state, by), env_params)
+            there = moved(env_state, by)
+            obs = env.get_obs(there, env_params)  # pyright: ignore[reportAttributeAccessIssue]
             return forward(critic, params, normalize(state, obs, h))[0]
 
-        zero = [jnp.zeros_like(x) for x in learner.inexact(env_state)]
+        zero = [jnp.zeros_like(x) for x in inexact(env_state)]
         v, dv = jax.vmap(jax.value_and_grad(of))(zero, env_state)
         weight = 1.0 / (1.0 + jax.lax.stop_gradient(v) ** 2)
         error = (v - target) ** 2
@@ -317,12 +298,11 @@ def update(
     packed, unpack = pack(state.params["actor"])
 
     def loss(packed, nudge):
-        return actor_loss((unpack(packed), nudge), env, state, env_params, h, key=rollout_key)
+        return actor_loss((unpack(packed), nudge), env, state, env_params, h=h, key=rollout_key)
 
-    still = [jnp.zeros((h.num_steps, *x.shape)) for x in learner.inexact(state.env_state)]
     (value_, (after, rollout, sums, weight)), (grads, slopes) = jax.value_and_grad(
         loss, argnums=(0, 1), has_aux=True
-    )(packed, still)
+    )(packed, at_rest(state, h))
     slopes = [-x / weight.reshape(weight.shape + (1,) * (x.ndim - 2)) for x in slopes]
     grads = jax.tree.map(lambda g: g / (weight.size * after.targets.std()), grads)
     norm = global_norm(grads)
@@ -339,8 +319,28 @@ def update(
     )
     state = learner.finish(state, rollout, state.params, key=key, h=h)
     metrics |= {"policy_loss": value_, "grad_norm": norm, "reward": jnp.mean(rollout.reward)}
-    metrics |= {"limit": state.limit.steps, "early": state.limit.early, "late": state.limit.late, "tstd": state.targets.std(), "tmean": state.targets.mean()}
     return state, metrics | sums
+
+
+def actor_gradients(
+    env: Environment,
+    state: SHACState,
+    env_params: PyTree,
+    h: PyTree,
+    *,
+    key: PRNGKeyArray,
+    num: int,
+) -> PyTree:
+    """Gradients of the actor's loss at ``num`` rollouts in turn."""
+
+    def one(state, key):
+        def loss(actor):
+            return actor_loss((actor, at_rest(state, h)), env, state, env_params, h=h, key=key)
+
+        grads, (state, *_) = jax.grad(loss, has_aux=True)(state.params["actor"])
+        return state, grads
+
+    return jax.lax.scan(one, state, jax.random.split(key, num))[1]
 
 
 def policy_apply(env: Environment, env_params: PyTree, h: PyTree) -> ActorPolicy:
@@ -368,6 +368,8 @@ ALGORITHM = Algorithm(
     policy_apply=policy_apply,
     steps_per_update=lambda h: h.num_envs * h.num_steps,
     check=check,
+    differentiable=True,
     actor=lambda state: state.params["actor"],
     critic=value_function,
+    actor_gradients=actor_gradients,
 )

@@ -16,15 +16,14 @@ class TD3(OffPolicyHyperparameters):
     """Hyperparameters of TD3.
 
     Attributes:
-        exploration_noise: std of the noise on actions, as a fraction of the half range.
+        exploration_noise: std of the noise on actions, in their unit.
         target_noise: std of the smoothing noise on target actions, the same unit.
         target_noise_clip: it is clipped to ± this, the same unit.
         num_critics: critics; the smallest counts in targets, the first for the actor.
         policy_delay: gradient steps of the critics for one of the actor and the targets.
     """
 
-    exploration_noise: Number = traced(0.1, 0.0)
-    noise_spread: Number = traced(1.0, 1.0)
+    exploration_noise: Number = traced(0.5, 0.0)
     target_noise: Number = traced(0.2, 0.0)
     target_noise_clip: Number = traced(0.5, 0.0, INF)
 
@@ -33,14 +32,8 @@ class TD3(OffPolicyHyperparameters):
 
 
 def act(nets: Networks, actor: PyTree, obs: Float[Array, "*batch o"]) -> Float[Array, "*batch m"]:
-    """u = tanh(actor(s))."""
+    """u = tanh(unit · actor(s))/unit."""
     return nets.box.squash(nets.output(actor, obs))
-
-
-def ladder(u: Float[Array, "*batch m"], spread: Number) -> Float[Array, "*batch 1"]:
-    """Factors of the noise of N environments, (N, 1): spread^(-i/(N-1)), from 1 to 1/spread."""
-    share = jnp.linspace(0.0, 1.0, u.shape[0])[:, None] if u.ndim > 1 else jnp.zeros(1)
-    return spread ** (-share)
 
 
 def explore(
@@ -48,8 +41,7 @@ def explore(
 ) -> Float[Array, "*batch m"]:
     """Return the action with Gaussian noise, inside the box."""
     u = act(nets, actor, obs)
-    std = h.exploration_noise * ladder(u, h.noise_spread)
-    return nets.box.inside(u + std * jax.random.normal(key, u.shape))
+    return nets.box.inside(u + h.exploration_noise * jax.random.normal(key, u.shape))
 
 
 def target(learner: Learner, batch: Minibatch, nets: Networks, h: TD3) -> Float[Array, " B"]:

@@ -53,6 +53,24 @@ class CommonStreams(environment.Environment):
         return getattr(self.env, name)
 
     @property
+    def supports_transition_gradients(self):
+        """Whether the wrapped environment does."""
+        return self.env.supports_transition_gradients
+
+    @property
+    def transition_gradients_enabled(self):
+        """Whether the wrapped environment has them on."""
+        return self.env.transition_gradients_enabled
+
+    def with_transition_gradients(self):
+        """The same around the wrapped environment with gradients."""
+        return type(self)(self.env.with_transition_gradients())
+
+    def get_obs(self, state, params=None, key=None):
+        """What the wrapped environment shows of its state."""
+        return self.env.get_obs(state.env, self.default_params if params is None else params, key)
+
+    @property
     def default_params(self):
         """The params of the wrapped environment."""
         return self.env.default_params
