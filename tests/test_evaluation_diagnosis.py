@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from agents_toy import PLAIN_PPO
 
 import cojax
 from cojax.agents import off_policy, on_policy, replay, sac, td3
@@ -94,7 +95,7 @@ def test_critics_are_in_raw_reward(run):
         ours = agent.critic(obs, action)
         method = {"sac": sac, "td3": td3}[run.algorithm].METHOD
         nets = off_policy.networks(method, ConverseEnv(), params(), h, actions=state.actions)
-        q = nets.q_values(state.learner.params["critics"], z, action / 2.0)
+        q = nets.q_values(state.learner.params["critics"], z, action / (2.0 * state.unit))
         q = q.min() if run.algorithm == "sac" else q[0]
         theirs = q * state.rewards.moments.std() / h.reward_scale
     assert ours == pytest.approx(float(theirs), rel=1e-4, abs=1e-6)
@@ -174,7 +175,7 @@ def test_a_learner_heads_downhill_at_first():
     """From a policy that does nothing; single batches of a policy gradient are mostly noise."""
     key = jax.random.key(0, impl="threefry2x32")
     shapes = {"hidden": (16,), "num_envs": 128, "num_steps": 64, "update_epochs": 1}
-    h = {**shapes, "num_minibatches": 1, "gae_lambda": 1.0}
+    h = {**PLAIN_PPO, **shapes, "num_minibatches": 1, "gae_lambda": 1.0, "log_std_init": -2.0}
     system = cojax.make("point-mass")[1]
     # in units this small neither the first policy nor its exploration does anything
     system = system.replace(action_limit=jnp.full_like(system.action_limit, 4e-6))
