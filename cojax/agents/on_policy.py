@@ -184,12 +184,13 @@ def optimize(
         (_, metrics), grads = jax.value_and_grad(
             lambda packed: loss(unpack(packed), minibatch, nets, h), has_aux=True
         )(params)
-        if adaptive:
-            kl, target = metrics["approx_kl"], h.target_kl * annealed
+        kl = metrics.get("approx_kl") if adaptive else None  # own losses may not tell
+        if kl is not None:
+            target = h.target_kl * annealed
             factor = jnp.where(kl > 2.0 * target, factor / 1.2, factor)
             factor = jnp.where(kl < 0.5 * target, factor * 1.2, factor)
             factor = jnp.clip(factor, 1e-3, 10.0)
-        rate = h.learning_rate * (factor if adaptive else annealed)
+        rate = h.learning_rate * (annealed if kl is None else factor)
         params, opt_state = descend(opt, params, grads, opt_state, rate=rate)
         metrics = metrics | {"grad_norm": global_norm(grads), "learning_rate": rate}
         return (params, opt_state, factor), metrics

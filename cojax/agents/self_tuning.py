@@ -56,7 +56,7 @@ def action_unit(env: Environment, key: PRNGKeyArray, env_params: PyTree) -> Floa
         (_, total, size), _ = jax.lax.scan(step, (start, zero, zero), (words, directions))
         return total, size
 
-    fractions = 0.5 ** jnp.arange(LEVELS)
+    fractions = 0.5 ** jnp.arange(LEVELS, dtype=jnp.float32)
     totals, sizes = jax.lax.map(of, jnp.concatenate([fractions, jnp.zeros(1)]))
     harmless = totals[:-1] >= totals[-1] - WORSE * sizes[-1]
     # from the smallest up, as long as it does no harm
@@ -86,6 +86,7 @@ class EpisodeLimit(struct.PyTreeNode):
 
     def sums(self, time: Int[Array, "*N"], reward: Float[Array, "*N"]) -> Float[Array, "4"]:
         """What one step of N environments, ``time`` steps into their episodes, adds."""
+        time = time.astype(jnp.float32)
         early, late = time < 0.25 * self.steps, time >= 0.75 * self.steps - 1.0
         reward = jnp.where(jnp.isfinite(reward), reward, -1e30)
 
@@ -139,7 +140,9 @@ def limits(
     own = jnp.asarray(env_params.max_steps_in_episode)
     free = getattr(env_params, "terminal_value", "none") != "optimal"
     on = (h.episode_growth > 0) & free
-    mine = jnp.ceil(jnp.minimum(limit.spread(h.num_envs), own)).astype(own.dtype)
+    mine = jnp.ceil(jnp.minimum(limit.spread(h.num_envs), own.astype(jnp.float32))).astype(
+        own.dtype
+    )
     mine = jnp.where(on, mine, own)
 
     def of(away):

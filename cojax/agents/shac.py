@@ -36,6 +36,7 @@ from cojax.agents.optimization import (
 from cojax.agents.policies import ActorPolicy, policy_params
 from cojax.agents.state_slopes import bounded, inexact, moved, replaced
 from cojax.errors import InputError
+from cojax.linalg import lift
 from cojax.types import Array, Float, PRNGKeyArray, PyTree
 
 
@@ -241,7 +242,7 @@ def learn_values(
     flat = jax.tree.map(lambda x: x.reshape(targets.shape[0], *x.shape[2:]), rollout.env_state)
     spread = [jnp.std(x, axis=0) + 1e-8 for x in inexact(flat)]
     slopes = [
-        jnp.nan_to_num(x.reshape(y.shape) * r / new.std(), posinf=0.0, neginf=0.0)
+        jnp.nan_to_num(x.reshape(y.shape) * lift(r, y) / new.std(), posinf=0.0, neginf=0.0)
         for x, y, r in zip(slopes, inexact(flat), spread, strict=True)
     ]
     opt = optimizer(h.max_grad_norm, h.adam_eps)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from cojax.linalg import lift
 from cojax.types import Array, Float, PyTree
 
 
@@ -36,7 +37,7 @@ def _bound(scale, slopes):
     def rows(x):
         return x.reshape(x.shape[0], -1)
 
-    square = sum(jnp.sum(rows(g * r) ** 2, -1) for g, r in zip(slopes, scale, strict=True))
+    square = sum(jnp.sum(rows(g * lift(r, g)) ** 2, -1) for g, r in zip(slopes, scale, strict=True))
     norm = jnp.sqrt(square)
     finite = jnp.isfinite(norm)
     factor = jnp.where(finite, jnp.minimum(1.0, most / (norm + 1e-30)), 0.0)
