@@ -17,6 +17,13 @@ PLAIN_PPO = PLAIN | {
     "obs_clip": 10.0,
     "stagger_episodes": False,
 }
+SMALL = PLAIN_PPO | {
+    "num_envs": 4,
+    "num_steps": 8,
+    "num_minibatches": 2,
+    "update_epochs": 2,
+    "hidden": (8,),
+}
 
 
 @struct.dataclass

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from agents_toy import GAMMA, PLAIN_PPO, Toy, ToyParams
+from agents_toy import GAMMA, SMALL, Toy, ToyParams
 
 from cojax.agents import DiscountWarning, checkpoint, memory_budget, ppo, prepare, train, training
 from cojax.agents.algorithm import strong
@@ -24,13 +24,6 @@ from cojax.agents.run import labelled, numbers
 from cojax.agents.training import discounts
 from cojax.errors import InputError
 
-SMALL = PLAIN_PPO | {
-    "num_envs": 4,
-    "num_steps": 8,
-    "num_minibatches": 2,
-    "update_epochs": 2,
-    "hidden": (8,),
-}
 ENV = Toy()
 
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from agents_toy import GAMMA, PLAIN_PPO, Discrete, Toy, ToyParams, relative, value
+from agents_toy import GAMMA, PLAIN_PPO, SMALL, Discrete, Toy, ToyParams, relative, value
 from click.testing import CliRunner
 
 from cojax.agents import load_policy, on_policy, ppo, save_policy, train
@@ -19,13 +19,6 @@ from cojax.agents.algorithm import hyperparameters, strong
 from cojax.cli import main
 from cojax.errors import InputError
 
-SMALL = PLAIN_PPO | {
-    "num_envs": 4,
-    "num_steps": 8,
-    "num_minibatches": 2,
-    "update_epochs": 2,
-    "hidden": (8,),
-}
 ENV = Toy()
 
 

@@ -40,9 +40,9 @@ class ActionBox(NamedTuple):
         return cls(low, high, unit)
 
     def half_range(self) -> Float[Array, " m"]:
-        """unit · (high - low) / 2, and 1 where a bound is infinite."""
+        """unit · (high - low) / 2, and the unit where a bound is infinite."""
         finite = jnp.isfinite(self.low) & jnp.isfinite(self.high)
-        return jnp.where(finite, 0.5 * self.unit * (self.high - self.low), 1.0)
+        return self.unit * jnp.where(finite, 0.5 * (self.high - self.low), 1.0)
 
     def squash(self, x: Float[Array, "*batch m"]) -> Float[Array, "*batch m"]:
         """u = tanh(unit · x)/unit: x where it is small, inside the box where it is not."""

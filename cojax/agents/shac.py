@@ -11,8 +11,6 @@ of a gradient by samples of actions is gone: what such a learner reaches is what
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 
@@ -23,8 +21,9 @@ from cojax.agents.distributions import ActionBox
 from cojax.agents.hyperparameters import Hyperparameters, Number
 from cojax.agents.inspect import value_function
 from cojax.agents.learner import Rollout
-from cojax.agents.networks import MLP, activation, forward, scale_head
+from cojax.agents.networks import MLP, forward, scale_head
 from cojax.agents.normalization import PopArt
+from cojax.agents.on_policy import check, networks
 from cojax.agents.optimization import (
     descend,
     global_norm,
@@ -35,7 +34,6 @@ from cojax.agents.optimization import (
 )
 from cojax.agents.policies import ActorPolicy, policy_params
 from cojax.agents.state_slopes import bounded, inexact, moved, replaced
-from cojax.errors import InputError
 from cojax.linalg import lift
 from cojax.types import Array, Float, PRNGKeyArray, PyTree
 
@@ -93,19 +91,6 @@ class SHACState(learner.State):
     slow: PyTree
     opt_states: dict[str, PyTree]
     targets: PopArt
-
-
-class Networks(NamedTuple):
-    """Actor: observation (..., o) to mean (..., m). Critic: (..., o) to value (..., 1)."""
-
-    actor: MLP
-    critic: MLP
-
-
-def networks(env: Environment, env_params: PyTree, h: PyTree) -> Networks:
-    """Actor and critic for an environment's shapes."""
-    m = env.action_space(env_params).shape[0]
-    return Networks(MLP(h.hidden, m, h.activation, 0.01), MLP(h.hidden, 1, h.activation, 1.0))
 
 
 def init(env: Environment, key: PRNGKeyArray, env_params: PyTree, h: PyTree) -> SHACState:
@@ -348,16 +333,6 @@ def policy_apply(env: Environment, env_params: PyTree, h: PyTree) -> ActorPolicy
     """Return the static half of the deterministic policy."""
     m = env.action_space(env_params).shape[0]
     return ActorPolicy(h.hidden, h.activation, m, m, squash=True)
-
-
-def check(h: PyTree) -> None:
-    """Raise InputError unless the minibatches divide the rollout and the activation exists."""
-    size = h.num_envs * h.num_steps
-    if size % h.num_minibatches:
-        raise InputError(
-            f"num_minibatches: {h.num_minibatches} does not divide num_envs × num_steps = {size}"
-        )
-    activation(h.activation)
 
 
 ALGORITHM = Algorithm(
