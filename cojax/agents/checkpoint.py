@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from cojax.agents.loop import Plan
 
 FORMAT = "cojax.policy/1"
-STATE_FORMAT = "cojax.run/6"
+STATE_FORMAT = "cojax.run/7"
 HEADER = "header"
 POLICIES = {cls.__name__: cls for cls in (ActorPolicy,)}
 

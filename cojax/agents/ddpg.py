@@ -5,7 +5,13 @@ from __future__ import annotations
 from cojax.agents import off_policy
 from cojax.agents.algorithm import traced
 from cojax.agents.hyperparameters import Number, OffPolicyHyperparameters
-from cojax.agents.off_policy_method import Learner, Minibatch, Networks, OffPolicyMethod
+from cojax.agents.off_policy_method import (
+    Learner,
+    Minibatch,
+    Networks,
+    OffPolicyMethod,
+    one_step_return,
+)
 from cojax.agents.td3 import act, actor_loss, explore
 from cojax.types import Array, Float
 
@@ -29,7 +35,7 @@ def target(learner: Learner, batch: Minibatch, nets: Networks, h: DDPG) -> Float
     rows = batch.rows
     u = act(nets, learner.targets["actor"], rows.next_obs)
     q = nets.q_values(learner.targets["critics"], rows.next_obs, u)[0]
-    return rows.reward + batch.gamma * (1.0 - rows.terminated) * q
+    return one_step_return(batch, q, h)
 
 
 METHOD = OffPolicyMethod(outputs=1, explore=explore, target=target, actor_loss=actor_loss)

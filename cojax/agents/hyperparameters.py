@@ -113,24 +113,31 @@ class OffPolicyHyperparameters(Hyperparameters):
         critic_learning_rate: Adam's step for the critics.
         polyak: step of the target networks, whenever the actor moves.
         warmup_scale: first actions are uniform over this fraction of their unit.
-        relative_error: κ in the weight 1/(1 + (κ Q)²) of a critic's squared error: above 0, large
-            values count by their relative error. The weight does not see the target, so its mean
-            stays the aim.
+        relative_error: κ, in units of the reward scale. Above 0 large values count by their
+            relative error, see ``value_output``; at 0 a critic's output is Q and all errors count
+            alike.
         gradient_steps: gradient steps per update, i.e. per num_envs × num_steps.
         batch_size: transitions of a gradient step.
         buffer_size: transitions kept.
         learning_starts: environment steps before the first gradient step.
         normalize_actions: whether critics see standardised actions.
+        stagger_episodes: whether the first episodes begin at random steps.
     """
 
     actor_learning_rate: Number = traced(3e-4, 0.0)
-    critic_learning_rate: Number = traced(1e-3, 0.0)
-    polyak: Number = traced(0.005, 0.0, 1.0)
+    critic_learning_rate: Number = traced(3e-3, 0.0)
+    polyak: Number = traced(0.01, 0.0, 1.0)
     warmup_scale: Number = traced(1.0, 0.0, 1.0)
-    relative_error: Number = traced(0.0, 0.0)
+    relative_error: Number = traced(10.0, 0.0)
+    final_lr_fraction: Number = traced(0.02, 0.0)
+    actor_ema_rate: Number = traced(0.01, 0.0, 1.0)
 
-    gradient_steps: int = static(32, 1)
+    num_envs: int = static(16, 1)
+    activation: str = static("silu")
+    normalize_observations: bool = static(False)
+    gradient_steps: int = static(16, 1)
     batch_size: int = static(256, 1)
     buffer_size: int = static(300_000, 1)
     learning_starts: int = static(4_000, 0, INF)
     normalize_actions: bool = static(True)
+    stagger_episodes: bool = static(True)

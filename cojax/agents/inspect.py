@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from cojax.agents import algorithm
+from cojax.agents import algorithm, value_output
 from cojax.agents.algorithm import Algorithm, Environment
 from cojax.agents.networks import MLP, forward
 from cojax.errors import InputError
@@ -49,9 +49,9 @@ class CriticFunction:
         if action is not None:
             x = jnp.concatenate([x, (action - params["centre"]) / params["scale"]])
         net = MLP(self.hidden, 1, self.activation)
-        values = jnp.stack([forward(net, critic, x)[0] for critic in params["critics"]])
-        value = jnp.min(values) if self.smallest else values[0]
-        return params["unit"] * value + params["shift"]
+        outputs = jnp.stack([forward(net, critic, x)[0] for critic in params["critics"]])
+        out = jnp.min(outputs) if self.smallest else outputs[0]
+        return params["unit"] * value_output.value(out, params["kappa"]) + params["shift"]
 
 
 @struct.dataclass
@@ -59,7 +59,7 @@ class Critic:
     """A learner's value function, in units of the environment's own reward.
 
         V̂(s) = (m + σ MLP(z))/c            PPO, A2C: (m, σ) mean and std of the targets
-        Q̂(s, a) = Q(z, ũ)/c                SAC: the smallest of its critics, TD3 and DDPG: the first
+        Q̂(s, a) = sinh(Q(z, ũ))/(κ c)    SAC: the smallest of its critics, TD3 and DDPG: the first
 
     z is the observation as the learner standardises it, ũ its action, and c what rewards were
     multiplied by. They are rewards to go: compare -V̂ with V*. SAC's holds its entropy bonus.
@@ -158,6 +158,7 @@ def value_function(state: PyTree, h: PyTree, policy: Policy) -> Critic:
         "critics": (state.params["critic"],),
         "unit": state.targets.std() / factor,
         "shift": state.targets.mean() / factor,
+        "kappa": jnp.zeros(()),
     }
     return Critic(params, CriticFunction(h.hidden, h.activation), "V")
 
@@ -175,6 +176,7 @@ def q_function(smallest: bool, state: PyTree, h: PyTree, policy: Policy) -> Crit
         "scale": scale,
         "unit": 1.0 / algorithm.reward_factor(state, h),
         "shift": jnp.zeros(()),
+        "kappa": h.relative_error,
     }
     return Critic(params, CriticFunction(h.hidden, h.activation, smallest), "Q")
 

@@ -16,7 +16,7 @@ from cojax.agents import algorithm, learner, replay
 from cojax.agents.algorithm import MOST_UPDATES, Algorithm, Environment, Metrics, Number, normalize
 from cojax.agents.inspect import q_function
 from cojax.agents.learner import Rollout
-from cojax.agents.networks import activation, scale_head
+from cojax.agents.networks import activation
 from cojax.agents.normalization import Moments
 from cojax.agents.off_policy_method import (
     NETWORKS,
@@ -123,10 +123,9 @@ def collect(
 
 
 def remember(state: OffPolicyState, rollout: Rollout, gamma: Number, h: PyTree) -> OffPolicyState:
-    """Write a rollout to the replay and refresh the reward scale; Q itself does not change.
+    """Write a rollout to the replay and, before critics learn, refresh the scale of rewards.
 
-    When the scale moves by a factor, the heads of the critics and of their targets move by its
-    inverse.
+    It stays what it was when learning began: all that critics have learned is in its units.
     """
     reward, done = rollout.reward * h.reward_scale, rollout.terminated | rollout.truncated
     sample = Sample(rollout.obs, rollout.u, reward, rollout.terminated, rollout.final_obs)
@@ -135,16 +134,9 @@ def remember(state: OffPolicyState, rollout: Rollout, gamma: Number, h: PyTree) 
     if not h.normalize_rewards:
         return state.replace(replay=buffer)
     rewards = state.rewards.merge(reward, done, gamma)
-    ratio = state.rewards.moments.std() / rewards.moments.std()
-
-    def rescale(trees):
-        critics = tuple(scale_head(c, ratio, jnp.zeros(())) for c in trees["critics"])
-        return {**trees, "critics": critics}
-
-    moved = state.learner.replace(
-        params=rescale(state.learner.params), targets=rescale(state.learner.targets)
-    )
-    return state.replace(replay=buffer, rewards=rewards, learner=moved)
+    early = warming(state.clock.update, h) | (state.clock.update == 0)
+    rewards = jax.tree.map(lambda new, old: jnp.where(early, new, old), rewards, state.rewards)
+    return state.replace(replay=buffer, rewards=rewards)
 
 
 def draw(
@@ -222,7 +214,7 @@ def gradient_steps(
         batch = Minibatch(rows, critic_noise, gamma, factor)
         y = jax.lax.stop_gradient(method.target(learner, batch, nets, h))
         (value, q), grads = jax.value_and_grad(critic_loss, has_aux=True)(
-            learner.params["critics"], y, rows, nets, h=h
+            learner.params["critics"], y, rows, nets
         )
         learner = descended(learner, "critics", grads, critic_rate)
         batch = batch._replace(noise=actor_noise)

@@ -10,15 +10,16 @@ import dataclasses
 from collections.abc import Callable
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from flax import struct
 
+from cojax.agents import returns
 from cojax.agents.algorithm import Environment, Metrics, Number, Scalar
 from cojax.agents.distributions import ActionBox
 from cojax.agents.networks import MLP, forward
 from cojax.agents.normalization import Moments
 from cojax.agents.replay import Sample
+from cojax.agents.value_output import error_weight, value
 from cojax.linalg import lift
 from cojax.types import Array, Float, PyTree
 
@@ -30,6 +31,7 @@ class Networks(NamedTuple):
 
     ``actions`` are the moments of the actions seen: critics see standardised actions. Where good
     actions fill a hundredth of the box, a critic of the raw ones can hardly tell them apart.
+    ``kappa`` is that of the critics' outputs, see ``value_output``.
     ``actor_tree`` and ``critic_trees`` turn parameters, as ``pack`` may have left them, into trees.
     """
 
@@ -37,6 +39,7 @@ class Networks(NamedTuple):
     critic: MLP
     box: ActionBox
     actions: Moments | None
+    kappa: Number = 0.0
     actor_tree: Callable[[PyTree], PyTree] = lambda params: params
     critic_trees: Callable[[PyTree], tuple[PyTree, ...]] = lambda params: params
 
@@ -56,7 +59,8 @@ class Networks(NamedTuple):
             u = (u - lift(self.actions.mean, u)) / lift(self.actions.std(), u)
         x = jnp.concatenate([obs, u], axis=-1)
         trees = self.critic_trees(critics)[:num]
-        return jnp.stack([forward(self.critic, c, x)[..., 0] for c in trees])
+        outputs = jnp.stack([forward(self.critic, c, x)[..., 0] for c in trees])
+        return value(outputs, self.kappa)
 
 
 class Learner(struct.PyTreeNode):
@@ -126,13 +130,21 @@ def networks(
         MLP(h.hidden, 1, h.activation, 1.0),
         box,
         actions if h.normalize_actions else None,
+        h.relative_error,
     )
 
 
+def one_step_return(batch: Minibatch, q: Float[Array, " B"], h: PyTree) -> Float[Array, " B"]:
+    """r + γ (1 - terminated) q of the next states, within what the batch's rewards bound."""
+    rows = batch.rows
+    y = rows.reward + batch.gamma * (1.0 - rows.terminated) * q
+    return jnp.clip(y, *returns.bounds(rows.reward, batch.gamma, h.episode_growth > 0))
+
+
 def critic_loss(
-    critics: PyTree, y: Float[Array, " B"], rows: Sample, nets: Networks, *, h: PyTree
+    critics: PyTree, y: Float[Array, " B"], rows: Sample, nets: Networks
 ) -> tuple[Scalar, Scalar]:
     """Σ_i E[w (Q_i(s, u) - y)²], w = 1/(1 + (κ Q_i)²) held constant; and the mean of all Q_i."""
     q = nets.q_values(critics, rows.obs, rows.u)
-    weight = 1.0 / (1.0 + (h.relative_error * jax.lax.stop_gradient(q)) ** 2)
+    weight = error_weight(q, nets.kappa)
     return jnp.sum(jnp.mean(weight * (q - y[None]) ** 2, axis=-1)), jnp.mean(q)

@@ -10,6 +10,7 @@ from cojax.agents.algorithm import Metrics, Scalar, static, traced
 from cojax.agents.distributions import tanh_gaussian_log_prob
 from cojax.agents.hyperparameters import Number, OffPolicyHyperparameters
 from cojax.agents.off_policy_method import Learner, Minibatch, Networks, OffPolicyMethod
+from cojax.agents.value_output import state_weight
 from cojax.types import Array, Float, PRNGKeyArray, PyTree
 
 
@@ -94,12 +95,13 @@ def target(learner: Learner, batch: Minibatch, nets: Networks, h: SAC) -> Float[
 def actor_loss(
     actor: PyTree, learner: Learner, batch: Minibatch, nets: Networks, *, h: SAC
 ) -> tuple[Scalar, Metrics]:
-    """E[α log π(u|s) - min_i Q_i(s, u)]."""
+    """E[w (α log π(u|s) - min_i Q_i(s, u))], w = 1/√(1 + (κ Q)²) held constant."""
     temperature = alpha(learner, batch, h)
     u, log_prob = draw(nets, actor, batch.rows.obs, batch.noise, h=h)
     q = jnp.min(nets.q_values(learner.params["critics"], batch.rows.obs, u), axis=0)
     metrics = {"entropy": -jnp.mean(log_prob), "alpha": temperature}
-    return jnp.mean(temperature * log_prob - q), metrics
+    weight = state_weight(q, nets.kappa)
+    return jnp.mean(weight * (temperature * log_prob - q)), metrics
 
 
 def alpha_loss(log_alpha: Scalar, metrics: Metrics, nets: Networks, h: SAC) -> Scalar:

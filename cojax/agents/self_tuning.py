@@ -71,18 +71,18 @@ class EpisodeLimit(struct.PyTreeNode):
         steps: the limit.
         early: running mean of rewards in the first quarter of episodes.
         late: the same of their last quarter.
-        weight: sum of the weights of either, 0 before the first.
+        seen: 1 where early, late ones have been seen.
     """
 
     steps: Float[Array, "*M"]
     early: Float[Array, "*M"]
     late: Float[Array, "*M"]
-    weight: Float[Array, "*M"]
+    seen: Float[Array, "*M 2"]
 
     @classmethod
     def create(cls) -> EpisodeLimit:
         """Before the first episode."""
-        return cls(jnp.asarray(FIRST), jnp.zeros(()), jnp.zeros(()), jnp.zeros(()))
+        return cls(jnp.asarray(FIRST), jnp.zeros(()), jnp.zeros(()), jnp.zeros(2))
 
     def sums(self, time: Int[Array, "*N"], reward: Float[Array, "*N"]) -> Float[Array, "4"]:
         """What one step of N environments, ``time`` steps into their episodes, adds."""
@@ -105,24 +105,27 @@ class EpisodeLimit(struct.PyTreeNode):
 
     def away(self, reward: Float[Array, "*N"]) -> Bool[Array, "*N"]:
         """Whether an environment has run away: its reward is far below those of the start."""
-        return (self.weight > 0) & ~(reward >= self.early - FAR * jnp.abs(self.early))
+        return (self.seen[0] > 0) & ~(reward >= self.early - FAR * jnp.abs(self.early))
 
     def follow(self, sums: Float[Array, "4"], num_steps: int, growth: Number) -> EpisodeLimit:
         """The limit after ``num_steps`` steps of each environment.
 
-        Longer by ``growth`` times the steps where late rewards are at most one |early reward|
-        below the early ones, shorter by as much where it is more than four.
+        Longer by ``growth`` times the steps where late rewards, of which some were seen in them,
+        are at most one |early reward| below the early ones, shorter by as much where it is more
+        than four.
         """
-        early_sum, early_num, late_sum, late_num = sums
-        seen = (early_num > 0) & (late_num > 0)
-        rate = jnp.where(self.weight > 0, FORGET, 1.0)
-        early = self.early + rate * (early_sum / jnp.maximum(early_num, 1.0) - self.early)
-        late = self.late + rate * (late_sum / jnp.maximum(late_num, 1.0) - self.late)
+        totals, counts = sums[::2], sums[1::2]
+        now = counts > 0
+        old = jnp.stack([self.early, self.late])
+        rate = jnp.where(self.seen > 0, FORGET, 1.0)
+        new = old + rate * (totals / jnp.maximum(counts, 1.0) - old)
+        early, late = jnp.where(now, new, old)
+        seen = jnp.maximum(self.seen, now.astype(jnp.float32))
         loss = (early - late) / (jnp.abs(early) + 1e-30)
-        change = growth * num_steps * jnp.where(loss < 1.0, 1.0, jnp.where(loss > 4.0, -1.0, 0.0))
+        change = jnp.where(loss < 1.0, 1.0, jnp.where(loss > 4.0, -1.0, 0.0))
+        change = growth * num_steps * jnp.where(now[1] & (seen[0] > 0), change, 0.0)
         steps = jnp.maximum(self.steps + change, SHORTEST)
-        new = EpisodeLimit(steps, early, late, jnp.ones(()))
-        return jax.tree.map(lambda x, y: jnp.where(seen, x, y), new, self)
+        return EpisodeLimit(steps, early, late, seen)
 
 
 def limits(

@@ -8,7 +8,14 @@ import jax.numpy as jnp
 from cojax.agents import off_policy
 from cojax.agents.algorithm import INF, Metrics, Scalar, static, traced
 from cojax.agents.hyperparameters import Number, OffPolicyHyperparameters
-from cojax.agents.off_policy_method import Learner, Minibatch, Networks, OffPolicyMethod
+from cojax.agents.off_policy_method import (
+    Learner,
+    Minibatch,
+    Networks,
+    OffPolicyMethod,
+    one_step_return,
+)
+from cojax.agents.value_output import state_weight
 from cojax.types import Array, Float, PRNGKeyArray, PyTree
 
 
@@ -51,15 +58,16 @@ def target(learner: Learner, batch: Minibatch, nets: Networks, h: TD3) -> Float[
     noise = jnp.clip(h.target_noise * batch.noise, -h.target_noise_clip, h.target_noise_clip)
     u = nets.box.inside(u + noise)
     q = jnp.min(nets.q_values(learner.targets["critics"], rows.next_obs, u), axis=0)
-    return rows.reward + batch.gamma * (1.0 - rows.terminated) * q
+    return one_step_return(batch, q, h)
 
 
 def actor_loss(
     actor: PyTree, learner: Learner, batch: Minibatch, nets: Networks, *, h: PyTree
 ) -> tuple[Scalar, Metrics]:
-    """-E[Q_1(s, π(s))]."""
+    """-E[w Q_1(s, π(s))], w = 1/√(1 + (κ Q_1)²) held constant."""
     u = act(nets, actor, batch.rows.obs)
-    return -jnp.mean(nets.q_values(learner.params["critics"], batch.rows.obs, u, num=1)), {}
+    q = nets.q_values(learner.params["critics"], batch.rows.obs, u, num=1)
+    return -jnp.mean(state_weight(q, nets.kappa) * q), {}
 
 
 METHOD = OffPolicyMethod(outputs=1, explore=explore, target=target, actor_loss=actor_loss)
