@@ -39,7 +39,8 @@ def test_episodes_are_cut_short_and_truncation_is_reported(limit, every):
     """x' = ρx + noise: across a reset it would be anywhere in [-1, 1]."""
     params, env = strong(ToyParams(max_steps_in_episode=8, gain=0.0)), Toy()
     size = PLAIN | {"num_envs": 16, "num_steps": 24, "max_episode_steps": limit}
-    h = hyperparameters(ppo.PPO, size | {"stagger_episodes": False})
+    size |= {"stagger_episodes": False}
+    h = hyperparameters(ppo.PPO, size)
     state = on_policy.init(env, jax.random.key(0), params, h)
     _, rollout, _ = on_policy.collect(env, state, params, h, key=jax.random.key(1))
     ended = np.arange(1, 25) % every == 0

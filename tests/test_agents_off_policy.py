@@ -42,6 +42,7 @@ VALUE = {
     "critic_learning_rate": 3e-3,
     "final_lr_fraction": 0.0,
     "polyak": 0.02,
+    "relative_error": 0.0,
     "buffer_size": 100_000,
 }
 HELD = {
@@ -182,7 +183,7 @@ def test_sac_first_spread_is_log_std_init_and_stays_in_its_limits(sac_state):
 
 
 def test_terminal_states_are_worth_nothing_and_time_limits_are():
-    batch = Sample(jnp.ones((2, 1)), jnp.ones((2, 2)), jnp.zeros(2), jnp.array([0.0, 1.0]),
+    batch = Sample(jnp.ones((2, 1)), jnp.ones((2, 2)), -jnp.ones(2), jnp.array([0.0, 1.0]),
                    jnp.ones((2, 1)))  # fmt: skip
     for module, cls in MODULES.values():
         h = hyperparameters(cls, SMALL)
@@ -192,8 +193,8 @@ def test_terminal_states_are_worth_nothing_and_time_limits_are():
         )
         minibatch = Minibatch(batch, jnp.ones((2, 2)), 0.9, jnp.ones(()))
         y = module.METHOD.target(learner, minibatch, nets, h)
-        assert float(y[1]) == 0.0
-        assert float(y[0]) != 0.0
+        assert float(y[1]) == -1.0
+        assert float(y[0]) != -1.0
 
 
 def learner_of(module, config):
@@ -216,7 +217,7 @@ def test_td3_moves_actor_and_targets_only_when_due():
             )
         ]
         moved.append(changed)
-    # learning starts with update 4 (64 steps of 16 are then taken); rewards rescale critics
+    # learning starts with update 4 (64 steps of 16 are then taken)
     assert [m[0] for m in moved] == [i >= 4 and i % 4 == 0 for i in range(12)]
     assert all(m[1] for m in moved[4:])
 
@@ -262,20 +263,46 @@ def test_td3_smoothing_noise_is_clipped_in_units_of_the_box():
     np.testing.assert_allclose(jnp.abs(shift), 0.25, atol=1e-5)
 
 
-def test_reward_scale_moves_without_changing_q(sac_state):
+def test_the_reward_scale_stays_what_it_was_when_learning_began(sac_state):
     h, state = sac_state
     obs, u, reward = (100.0 * jnp.ones((4, 4, *s)) for s in ((1,), (2,), ()))
     ends = jnp.zeros((4, 4), bool)
     rollout = Rollout(obs, u, None, reward, ends, ends, obs)
-    moved = off_policy.remember(state, rollout, 0.9, h)
-    nets = off_policy.networks(sac.METHOD, ENV, ToyParams(), h)
-    q = [
-        s.rewards.moments.std()
-        * nets.q_values(s.learner.params["critics"], jnp.ones((3, 1)), jnp.ones((3, 2)))
-        for s in (state, moved)
-    ]
-    assert float(moved.rewards.moments.std()) > 10.0
-    np.testing.assert_allclose(q[0], q[1], rtol=1e-5)
+
+    def after(update, h):
+        clock = state.clock.replace(update=jnp.int32(update))
+        kept = off_policy.remember(state.replace(clock=clock), rollout, 0.9, h)
+        return float(kept.rewards.moments.std())
+
+    first = float(state.rewards.moments.std())
+    assert [after(i, h) > 10.0 * first for i in range(6)] == [True] * 4 + [False] * 2
+    assert after(4, h) == first
+    # without a warm-up it is that of the first update
+    at_once = h.replace(learning_starts=0)
+    assert after(0, at_once) > 10.0 * first
+    assert after(1, at_once) == first
+
+
+@pytest.mark.parametrize("kappa", [0.0, 0.1, 10.0])
+def test_targets_stay_in_what_the_rewards_of_a_batch_bound(kappa):
+    """A critic of 1e4 for rewards in [-2, -1] at γ = 0.9: no value is outside [-20, 0]."""
+    rows = Sample(*[jnp.ones(s) for s in ((2, 1), (2, 2))], jnp.array([-1.0, -2.0]),
+                  jnp.zeros(2), jnp.ones((2, 1)))  # fmt: skip
+    for module, cls in MODULES.values():
+        h = hyperparameters(cls, SMALL | {"relative_error": kappa})
+        nets = off_policy.networks(module.METHOD, ENV, ToyParams(), h)
+        learner = learner_of(module, h)
+        for sign, bound in ((1.0, 0.0), (-1.0, -20.0)):
+            critics = jax.tree.map(lambda x: x, learner.targets["critics"])
+            for critic in critics:
+                critic["params"]["head"]["bias"] = jnp.full(1, sign * 1e4)
+            told = learner.replace(targets=learner.targets | {"critics": critics})
+            minibatch = Minibatch(rows, jnp.zeros((2, 2)), 0.9, jnp.ones(()))
+            y = module.METHOD.target(told, minibatch, nets, h)
+            # SAC's rewards have its entropy in them
+            np.testing.assert_allclose(y, bound, atol=1.0 if module is sac else 1e-5)
+            free = module.METHOD.target(told, minibatch, nets, h.replace(episode_growth=0.0))
+            assert float(jnp.abs(free).min()) > 100.0
 
 
 @pytest.mark.parametrize("name", ["sac", pytest.param("a2c", marks=pytest.mark.slow)])

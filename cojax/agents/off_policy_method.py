@@ -134,11 +134,17 @@ def networks(
     )
 
 
-def one_step_return(batch: Minibatch, q: Float[Array, " B"], h: PyTree) -> Float[Array, " B"]:
-    """r + γ (1 - terminated) q of the next states, within what the batch's rewards bound."""
+def one_step_return(
+    batch: Minibatch, q: Float[Array, " B"], h: PyTree, *, bonus: Float[Array, " B"] | float = 0.0
+) -> Float[Array, " B"]:
+    """r + γ (1 - terminated) (bonus + q) of the next states, within what the batch's rewards, with
+    the bonus, bound.
+    """
     rows = batch.rows
-    y = rows.reward + batch.gamma * (1.0 - rows.terminated) * q
-    return jnp.clip(y, *returns.bounds(rows.reward, batch.gamma, h.episode_growth > 0))
+    decay = batch.gamma * (1.0 - rows.terminated)
+    reward = rows.reward + decay * bonus
+    low, high = returns.bounds(reward, batch.gamma, h.episode_growth > 0)
+    return jnp.clip(reward + decay * q, low, high)
 
 
 def critic_loss(

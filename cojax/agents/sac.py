@@ -9,7 +9,13 @@ from cojax.agents import off_policy
 from cojax.agents.algorithm import Metrics, Scalar, static, traced
 from cojax.agents.distributions import tanh_gaussian_log_prob
 from cojax.agents.hyperparameters import Number, OffPolicyHyperparameters
-from cojax.agents.off_policy_method import Learner, Minibatch, Networks, OffPolicyMethod
+from cojax.agents.off_policy_method import (
+    Learner,
+    Minibatch,
+    Networks,
+    OffPolicyMethod,
+    one_step_return,
+)
 from cojax.agents.value_output import state_weight
 from cojax.types import Array, Float, PRNGKeyArray, PyTree
 
@@ -88,8 +94,7 @@ def target(learner: Learner, batch: Minibatch, nets: Networks, h: SAC) -> Float[
     rows = batch.rows
     u, log_prob = draw(nets, learner.params["actor"], rows.next_obs, batch.noise, h=h)
     q = jnp.min(nets.q_values(learner.targets["critics"], rows.next_obs, u), axis=0)
-    soft = q - alpha(learner, batch, h) * log_prob
-    return rows.reward + batch.gamma * (1.0 - rows.terminated) * soft
+    return one_step_return(batch, q, h, bonus=-alpha(learner, batch, h) * log_prob)
 
 
 def actor_loss(
