@@ -84,7 +84,7 @@ def test_critics_are_in_raw_reward(run):
     h, agent = run.hyperparameters, run.agent(seed=1)
     state = run.states[1]
     obs, action = 0.1 * jnp.arange(5.0), jnp.array([0.3, -0.2])
-    z = state.observations.normalize(obs, h.obs_clip)
+    z = off_policy.normalize(state, obs, h)
     if run.algorithm == "ppo":
         ours = agent.critic(obs)
         raw = forward(
@@ -149,7 +149,7 @@ def test_exact_gradients_are_those_of_finite_differences(run):
 
 
 def test_gradients_of_a_method_are_those_of_its_loss():
-    """Of TD3, whose loss -E Q_1(s, π(s)) is written out here, on the replay's batches."""
+    """Of TD3, whose loss -E w Q_1(s, π(s)) is written out here, on the replay's batches."""
     key = jax.random.key(0, impl="threefry2x32")
     h = {**OFF, "batch_size": 32}
     run = cojax.train("td3", params(), key, hyperparameters=h, num_seeds=None, total_timesteps=64)
@@ -159,11 +159,12 @@ def test_gradients_of_a_method_are_those_of_its_loss():
         td3.METHOD, ConverseEnv(), params(), run.hyperparameters, actions=state.actions
     )
     everything = replay.unpack(state.replay, 5)
-    z = state.observations.normalize(everything.obs, run.hyperparameters.obs_clip)
+    z, kappa = everything.obs, run.hyperparameters.relative_error
 
     def loss(actor):
         u = jnp.tanh(forward(nets.actor, actor, z))
-        return -jnp.mean(nets.q_values(state.learner.params["critics"][:1], z, u))
+        q = nets.q_values(state.learner.params["critics"][:1], z, u)
+        return -jnp.mean(q / jnp.sqrt(1.0 + jax.lax.stop_gradient(kappa * q) ** 2))
 
     theirs = jax.grad(loss)(agent.actor)
     for mean, exact in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
