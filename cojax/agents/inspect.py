@@ -59,10 +59,11 @@ class Critic:
     """A learner's value function, in units of the environment's own reward.
 
         V̂(s) = (m + σ MLP(z))/c            PPO, A2C: (m, σ) mean and std of the targets
-        Q̂(s, a) = sinh(Q(z, ũ))/(κ c)    SAC: the smallest of its critics, TD3 and DDPG: the first
+        Q̂(s, a) = sinh(Q(z, ũ))/(κ c)      SAC: the smallest of its critics, TD3 and DDPG: the first
 
     z is the observation as the learner standardises it, ũ its action, and c what rewards were
-    multiplied by. They are rewards to go: compare -V̂ with V*. SAC's holds its entropy bonus.
+    multiplied by; with κ = 0 Q̂ is Q(z, ũ)/c. They are rewards to go: compare -V̂ with V*. SAC's
+    holds its entropy bonus.
 
     Attributes:
         params: the pytree that ``apply`` receives.
