@@ -133,9 +133,9 @@ def remember(state: OffPolicyState, rollout: Rollout, gamma: Number, h: PyTree) 
     buffer = replay.write(state.replay, rows.reshape(-1, rows.shape[-1]), state.clock.update)
     if not h.normalize_rewards:
         return state.replace(replay=buffer)
-    rewards = state.rewards.merge(reward, done, gamma)
     early = warming(state.clock.update, h) | (state.clock.update == 0)
-    rewards = jax.tree.map(lambda new, old: jnp.where(early, new, old), rewards, state.rewards)
+    refreshed = partial(state.rewards.merge, reward, done, gamma)
+    rewards = jax.lax.cond(early, refreshed, lambda: state.rewards)
     return state.replace(replay=buffer, rewards=rewards)
 
 
