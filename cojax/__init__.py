@@ -25,6 +25,7 @@ _NAMES = {
     "rebuild": "cojax.quadratic",
     "evaluate": "cojax.evaluation",
     "train": "cojax.agents",
+    "curriculum": "cojax.agents.curriculum",
 }
 _MODULES = (
     "adapters",
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from cojax import streams as streams
     from cojax import testing as testing
     from cojax.agents import train as train
+    from cojax.agents.curriculum import curriculum as curriculum
     from cojax.envs import stack as stack
     from cojax.evaluation import evaluate as evaluate
     from cojax.fixtures import generate as generate

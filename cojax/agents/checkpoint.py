@@ -21,6 +21,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from cojax import __version__
+from cojax.agents.curriculum import problem_of
 from cojax.agents.policies import ActorPolicy
 from cojax.agents.population import Evaluate, Population
 from cojax.agents.run import Best
@@ -124,14 +125,17 @@ def _programs(population: Population, evaluate: Evaluate | None) -> dict[str, st
 
     def stepped(env_params, h, key):
         del h
+        env_params = problem_of(env_params)
         _, state = env.reset(key, env_params)
         action = jnp.zeros(env.action_space(env_params).shape, jnp.float32)
         return env.step(key, state, action, env_params)
 
     def first(env_params, h, key):
+        env_params = problem_of(env_params)
         return spec.policy_params(env, spec.init(env, key, env_params, h), env_params, h)
 
     def measured(env_params, h, key):
+        env_params = problem_of(env_params)
         shapes = jax.eval_shape(first, env_params, h, key)
         params = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
         policy = Policy(params, spec.policy_apply(env, env_params, h), spec.name)

@@ -15,6 +15,7 @@ import numpy as np
 from cojax import streams
 from cojax.agents import algorithm as algorithms
 from cojax.agents.algorithm import Algorithm, Clock, Environment, Settings
+from cojax.agents.curriculum import problem_of, stage_of
 from cojax.agents.layout import Axes, Layout
 from cojax.errors import InputError
 from cojax.policy import Policy
@@ -35,7 +36,8 @@ class Population:
     Attributes:
         spec: the algorithm.
         env: the environment, static.
-        env_params: leaves (M, ...), or without that axis where all members share one system.
+        env_params: leaves (M, ...), or without that axis where all members share one system; of
+            an environment, or a curriculum of them.
         h: hyperparameters, in the same two ways.
         keys: typed keys, (M,).
         layout: how one call of a program runs all members; None where each is a call of its own.
@@ -50,7 +52,7 @@ class Population:
 
     def __post_init__(self) -> None:
         self.spec.check(self.h)
-        one, env = self.arguments(0)[0], self.env
+        one, env = problem_of(self.arguments(0)[0]), self.env
         spaces = {"action": env.action_space(one), "observation": env.observation_space(one)}
         for kind, space in spaces.items():
             if not (hasattr(space, "low") and hasattr(space, "high") and len(space.shape) == 1):
@@ -185,7 +187,7 @@ def initialize(  # noqa: PLR0917, arguments of programs are static by position
     """First states of one call: of all members by a layout, or of one without."""
 
     def init(env_params, h, key):
-        return spec.init(env, key, env_params, h).replace(clock=None)
+        return spec.init(env, key, problem_of(env_params), h).replace(clock=None)
 
     clock = Clock.create()
     if layout is None:
@@ -216,24 +218,26 @@ def advance(
     """
 
     def member(state, env_params, h):
+        problem = problem_of(env_params)
+
         def body(i, carry):
             state, total, sums = carry
-            state, metrics = spec.update(env, state, env_params, h)
+            state, metrics = spec.update(env, state, stage_of(env_params, state.clock), h)
             sums = jax.tree.map(jnp.add, sums, metrics)
             ends = i % STRETCH == STRETCH - 1
             total = jax.tree.map(lambda t, s: jnp.where(ends, t + s, t), total, sums)
             return state, total, jax.tree.map(lambda s: jnp.where(ends, 0, s), sums)
 
-        shapes = jax.eval_shape(partial(spec.update, env), state, env_params, h)[1]
+        shapes = jax.eval_shape(partial(spec.update, env), state, problem, h)[1]
         zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
         state, total, sums = jax.lax.fori_loop(0, num_updates, body, (state, zeros, zeros))
         sums = jax.tree.map(jnp.add, total, sums)
         sums |= {"failed": state.failed}
         curve = None
         if evaluate is not None:
-            learned = spec.policy_params(env, state, env_params, h)
-            policy = Policy(learned, spec.policy_apply(env, env_params, h), spec.name)
-            curve = evaluate(policy, env_params, streams.root_key(0))
+            learned = spec.policy_params(env, state, problem, h)
+            policy = Policy(learned, spec.policy_apply(env, problem, h), spec.name)
+            curve = evaluate(policy, problem, streams.root_key(0))
         return state, sums, curve
 
     if layout is None:
@@ -263,7 +267,7 @@ def extract(
     """Policy parameters of one call, of its state and its ``(env_params, h)``."""
 
     def one(state, env_params, h):
-        return spec.policy_params(env, state, env_params, h)
+        return spec.policy_params(env, state, problem_of(env_params), h)
 
     if layout is None:
         return one(state, *arguments)

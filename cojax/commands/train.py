@@ -35,6 +35,11 @@ if TYPE_CHECKING:
     multiple=True,
     help="One hyperparameter, over all else; may be repeated.",
 )
+@click.option(
+    "--curriculum",
+    metavar="KNOB=START",
+    help="Begin at another value of a knob, p=0.2, and reach the fixture's own half-way.",
+)
 @click.option("--tensorboard", is_flag=True, help="Also write event files.")
 @click.option(
     "--memory-limit",
@@ -58,6 +63,7 @@ def train(
     points: int | None,
     config: str | None,
     settings: tuple[str, ...],
+    curriculum: str | None,
     out: str | None,
     resume: bool,
     tensorboard: bool,
@@ -65,7 +71,7 @@ def train(
     threads: int | None,
     as_json: bool,
 ) -> None:
-    """Train ppo, a2c, sac, td3 or ddpg on fixtures and write curves and policies to a folder.
+    """Train ppo, a2c, sac, td3, ddpg or shac on fixtures and write curves and policies to a folder.
 
     Fixtures of one shape are trained together. Hyperparameters are tuned defaults of the fixture's
     family, then those of CONFIG.yaml or --config, then --set. CONFIG.yaml is the config.yaml of a
@@ -86,12 +92,13 @@ def train(
         "seed": seed,
         "fixtures": list(fixtures) or None,
         "curve": None if points is None else {"points": points},
+        "curriculum": None if curriculum is None else _homotopy(curriculum),
     }
     options = {name: value for name, value in given.items() if value is not None}
     if what is not None:
         study = _training(what, options, config, settings)
     elif not resume or out is None:
-        raise InputError("ALGORITHM: expected ppo, a2c, sac, td3, ddpg or a CONFIG.yaml")
+        raise InputError("ALGORITHM: expected ppo, a2c, sac, td3, ddpg, shac or a CONFIG.yaml")
     elif options or config or settings:
         raise InputError("--resume: without ALGORITHM it takes everything from the folder")
     elif (found := finished_rows(out)) is not None:
@@ -137,15 +144,21 @@ def _training(what: str, options: Content, config: str | None, settings: Sequenc
     return study(content, "train", where)
 
 
-def _assignment(word: str) -> tuple[str, Json]:
+def _homotopy(word: str) -> Content:
+    """The curriculum that ``KNOB=START`` says."""
+    knob, start = _assignment(word, "--curriculum")
+    return {"knob": knob, "start": start}
+
+
+def _assignment(word: str, option: str = "--set") -> tuple[str, Json]:
     """Name and value of ``NAME=VALUE``; the value as YAML writes it."""
     from cojax.errors import InputError
     from cojax.io import yaml
 
     name, equals, value = word.partition("=")
     if not (name.isidentifier() and equals and value.strip()):
-        raise InputError(f"--set: expected NAME=VALUE, got {word!r}")
-    return name, yaml.parse(f"{name}: {value}", f"--set {word}")[name]
+        raise InputError(f"{option}: expected NAME=VALUE, got {word!r}")
+    return name, yaml.parse(f"{name}: {value}", f"{option} {word}")[name]
 
 
 COMMANDS: list[click.Command] = [train]

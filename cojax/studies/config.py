@@ -99,6 +99,15 @@ class Generated(_Strict):
     ranges: Content = {}
 
 
+class Homotopy(_Strict):
+    """A curriculum: ``knob`` moves from ``start`` to its own value, see ``cojax.curriculum``."""
+
+    knob: str = "p"
+    start: float
+    until: Annotated[float, Field(gt=0, le=1)] = 0.5
+    num_stages: Annotated[Count, Field(ge=2)] = 8
+
+
 class Curve(_Strict):
     """The gap measured while training, at ``points`` moments, on streams of its own."""
 
@@ -182,6 +191,7 @@ class Study(_Strict):
         initial_seeds: of fixed states.
         common_streams: whether environment i of seed k meets the same initial states and noise
             whatever learns.
+        curriculum: stages that all systems are learned through; None for none.
         algorithms: the learners.
         sampler: how settings are drawn from the space of an algorithm.
         num_settings: how many of them; None for a grid.
@@ -204,6 +214,7 @@ class Study(_Strict):
     initial_states: Literal["scheduled", "fixed"] = "scheduled"
     initial_seeds: list[Seed] = []
     common_streams: bool = False
+    curriculum: Homotopy | None = None
     algorithms: Annotated[list[Algorithm], Field(min_length=1)]
     sampler: Literal["grid", "random", "sobol"] = "grid"
     num_settings: Count | None = None
@@ -340,7 +351,17 @@ def _scaled(content: Content, scale: str | None, where: str) -> Content:
 
 def _fields() -> list[str]:
     """Every field name of the schema, as written in files."""
-    models = (Study, Algorithm, Generated, Curve, Evaluation, Search, Execution, Parameter)
+    models = (
+        Study,
+        Algorithm,
+        Generated,
+        Homotopy,
+        Curve,
+        Evaluation,
+        Search,
+        Execution,
+        Parameter,
+    )
     return [f.alias or name for model in models for name, f in model.model_fields.items()]
 
 

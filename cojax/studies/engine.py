@@ -13,6 +13,7 @@ import numpy as np
 from cojax import streams
 from cojax.agents import loop
 from cojax.agents.algorithm import learning
+from cojax.agents.curriculum import problem_of
 from cojax.agents.layout import Layout
 from cojax.agents.loop import Progress
 from cojax.agents.population import Population
@@ -154,7 +155,9 @@ def final_measure(group: Group, config: Study) -> TrialGaps:
 def measure(population: Population, policy: Policy, gaps: TrialGaps) -> Float[Array, "M N"]:
     """Gaps of a population in a row, by the layout that trained it."""
     assert population.layout is not None
-    return _measure(policy.apply, gaps, population.layout, policy.params, population.env_params)
+    return _measure(
+        policy.apply, gaps, population.layout, policy.params, problem_of(population.env_params)
+    )
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))

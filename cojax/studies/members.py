@@ -13,13 +13,14 @@ import numpy as np
 from cojax import streams
 from cojax.agents import algorithm as algorithms
 from cojax.agents.algorithm import Algorithm
+from cojax.agents.curriculum import curriculum
 from cojax.agents.layout import Layout
 from cojax.agents.loop import Plan
 from cojax.agents.population import Population
 from cojax.agents.training import current_names, discounts, lookup
 from cojax.envs import CommonStreams, ConverseEnv, stack
 from cojax.evaluation.evaluator import group_by_shape
-from cojax.studies.config import Study
+from cojax.studies.config import Homotopy, Study
 from cojax.studies.space import Setting
 from cojax.studies.systems import StartedFixture
 from cojax.types import Content, PyTree
@@ -67,6 +68,7 @@ class Group:
         seed: of the keys; member k of a setting has ``fold_in(key(seed), k)``.
         total_timesteps: environment steps of each member.
         common_streams: whether environments meet the same streams whatever learns.
+        homotopy: stages that its systems are learned through.
     """
 
     number: int
@@ -80,6 +82,7 @@ class Group:
     seed: int
     total_timesteps: int
     common_streams: bool = False
+    homotopy: Homotopy | None = None
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -98,7 +101,11 @@ class Group:
 
     @cached_property
     def _params(self) -> PyTree:
-        return algorithms.strong(stack([system.params for system in self.systems]))
+        params, way = stack([system.params for system in self.systems]), self.homotopy
+        if way is not None:
+            options = {"until": way.until, "num_stages": way.num_stages, way.knob: way.start}
+            params = curriculum(params, **options)
+        return algorithms.strong(params)
 
     @cached_property
     def h(self) -> PyTree:
@@ -212,6 +219,7 @@ def group(
                     seed=config.seed,
                     total_timesteps=config.budget(algorithm),
                     common_streams=config.common_streams,
+                    homotopy=config.curriculum,
                 )
             )
     return found
