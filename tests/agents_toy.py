@@ -12,6 +12,8 @@ PLAIN = {"action_unit": 1.0, "episode_growth": 0.0}  # nothing that learners fin
 PLAIN_PPO = PLAIN | {
     "target_kl": None,
     "learning_rate": 3e-4,
+    "critic_learning_rate": None,
+    "max_grad_norm": 0.5,
     "gae_lambda": 0.95,
     "actor_ema_rate": 1.0,
     "obs_clip": 10.0,

@@ -113,6 +113,16 @@ def test_the_policy_is_the_average_of_the_actors():
     assert any(np.array_equal(kernel, x) for x in jax.tree.leaves(run.policy.params))
 
 
+def test_a_critic_of_its_own_rate_is_not_slowed_by_the_divergence_target():
+    """A target that stops the actor leaves the critic's steps, and ends with the schedule."""
+    stopped = {"learning_rate": 1e-9, "target_kl": None, "final_lr_fraction": 1.0}
+    both, _ = policy_of(**stopped)
+    own, _ = policy_of(**stopped, critic_learning_rate=3e-3)
+    moved = jax.tree.map(lambda a, b: np.max(np.abs(a - b)), both.params, own.params)
+    assert max(jax.tree.leaves(moved["actor"])) < 1e-6
+    assert max(jax.tree.leaves(moved["critic"])) > 1e-3
+
+
 def test_a_divergence_target_is_kept():
     """Too large a rate is brought down, too small a one up; without a target nothing moves."""
     loose = {"learning_rate": 0.03, "final_lr_fraction": 1.0, "log_std_init": -2.0}

@@ -35,3 +35,21 @@ def test_permutation_is_uniform():
     orders = jax.vmap(lambda k: optimization.permutation(k, 6))(keys)
     counts = np.stack([np.bincount(orders[:, i], minlength=6) for i in range(6)])
     assert np.all(np.abs(counts - 20_000 / 6) < 5 * np.sqrt(20_000 / 6))
+
+
+def test_parts_may_have_rates_of_their_own():
+    params = {
+        "actor": {"w": jnp.ones((2, 3))},
+        "critic": {"w": jnp.ones(4)},
+        "log_std": jnp.ones(2),
+    }
+    packed, unpack = optimization.pack(params)
+    rate = optimization.of_each(params, {"critic": jnp.float32(0.5)}, jnp.float32(0.1))
+    opt = optimization.optimizer(1e9, 1e-8)
+    moved, _ = optimization.descend(
+        opt, packed, packed, opt.init(packed), rate=rate
+    )  # Adam's first step: 1
+    moved = unpack(moved)
+    np.testing.assert_allclose(moved["critic"]["w"], 0.5, rtol=1e-5)
+    np.testing.assert_allclose(moved["actor"]["w"], 0.9, rtol=1e-5)
+    np.testing.assert_allclose(moved["log_std"], 0.9, rtol=1e-5)

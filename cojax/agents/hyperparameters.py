@@ -76,6 +76,7 @@ class OnPolicyHyperparameters(Hyperparameters):
 
     Attributes:
         learning_rate: Adam's step, at the start.
+        critic_learning_rate: the critic's own, which no divergence target moves; None for the same.
         gae_lambda: trace decay of the advantages.
         ent_coef: weight of the entropy bonus.
         vf_coef: weight of the value loss.
@@ -87,6 +88,7 @@ class OnPolicyHyperparameters(Hyperparameters):
     """
 
     learning_rate: Number = traced(3e-4, 0.0)
+    critic_learning_rate: Number | None = traced(None, 0.0)
     gae_lambda: Number = traced(0.95, 0.0, 1.0)
     ent_coef: Number = traced(0.0)
     vf_coef: Number = traced(0.5, 0.0)

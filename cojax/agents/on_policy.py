@@ -21,7 +21,7 @@ from cojax.agents.inspect import value_function
 from cojax.agents.learner import Rollout
 from cojax.agents.networks import MLP, activation, forward, scale_head
 from cojax.agents.normalization import PopArt
-from cojax.agents.optimization import descend, global_norm, optimizer, pack, permutation
+from cojax.agents.optimization import descend, global_norm, of_each, optimizer, pack, permutation
 from cojax.agents.policies import ActorPolicy, policy_params
 from cojax.errors import InputError
 from cojax.linalg import lift
@@ -172,12 +172,16 @@ def optimize(
 
     With a Kullback-Leibler target the rate follows the policy's movement instead of a schedule of
     its own: it is divided by 1.2 after a minibatch that sees more than twice the target and
-    multiplied by 1.2 below half of it (Schulman et al. 2017, §4); the target is annealed.
+    multiplied by 1.2 below half of it (Schulman et al. 2017, §4); the target is annealed. A critic
+    with a rate of its own follows the schedule.
     """
     adaptive = h.target_kl is not None
     annealed = state.clock.anneal(jnp.ones(()), h.final_lr_fraction)
     opt = optimizer(h.max_grad_norm, h.adam_eps)
     packed, unpack = pack(state.params)
+    own = {}
+    if h.critic_learning_rate is not None:
+        own["critic"] = state.clock.anneal(h.critic_learning_rate, h.final_lr_fraction)
 
     def minibatch_step(carry, minibatch):
         params, opt_state, factor = carry
@@ -191,7 +195,8 @@ def optimize(
             factor = jnp.where(kl < 0.5 * target, factor * 1.2, factor)
             factor = jnp.clip(factor, 1e-3, 10.0)
         rate = h.learning_rate * (annealed if kl is None else factor)
-        params, opt_state = descend(opt, params, grads, opt_state, rate=rate)
+        each = of_each(state.params, own, rate) if own else rate
+        params, opt_state = descend(opt, params, grads, opt_state, rate=each)
         metrics = metrics | {"grad_norm": global_norm(grads), "learning_rate": rate}
         return (params, opt_state, factor), metrics
 

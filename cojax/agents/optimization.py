@@ -37,12 +37,26 @@ def descend(
     grads: PyTree,
     opt_state: PyTree,
     *,
-    rate: Number,
+    rate: Number | PyTree,
 ) -> tuple[PyTree, PyTree]:
-    """θ ← θ - rate · direction; returns parameters and optimiser state."""
+    """θ ← θ - rate · direction; returns parameters and optimiser state. ``rate`` is one number or
+    a tree like θ.
+    """
     with jax.numpy_dtype_promotion("standard"):  # optax counts on it
         direction, opt_state = opt.update(grads, opt_state)
-    return jax.tree.map(lambda p, d: p - rate * d, params, direction), opt_state
+    if jax.tree.structure(rate) != jax.tree.structure(params):
+        rate = jax.tree.map(lambda _: rate, params)
+    return jax.tree.map(lambda p, d, r: p - r * d, params, direction, rate), opt_state
+
+
+def of_each(params: dict[str, PyTree], rates: dict[str, Scalar], other: Scalar) -> PyTree:
+    """A rate for every parameter, as ``pack`` has them: by the names of the parts, or ``other``."""
+
+    def spread(name):
+        rate = rates.get(name, other)
+        return jax.tree.map(lambda x: jnp.broadcast_to(rate, x.shape), params[name])
+
+    return pack({name: spread(name) for name in params})[0]
 
 
 def global_norm(tree: PyTree) -> Scalar:
