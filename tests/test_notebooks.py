@@ -24,7 +24,7 @@ NAMES = (
 NEEDS = {"sb3_against_ours": "stable_baselines3"}
 
 
-# In a kernel of their own, as a user runs them: one defines a family, one is the first anybody opens.
+# In kernels of their own, as a user runs them: what is opened first, and what defines a family.
 IN_KERNELS = ("first_steps", "own_family", "sb3_against_ours")
 
 
