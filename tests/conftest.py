@@ -16,11 +16,15 @@ from pathlib import Path
 # Tests compile hundreds of small programs, once for all workers and the commands that tests start.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="cojax-tests-")
-    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.5"
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 
 import pytest
 from hypothesis import settings
+
+# Tracing makes objects by the million, nearly all of which live: looking through them for garbage
+# as often as Python does by default is a sixth of the time that tracing takes.
+gc.set_threshold(50_000)
 
 LIMIT = 5 * 2**30  # bytes of a worker
 left = [0]  # bytes after programs were dropped

@@ -385,6 +385,7 @@ def test_an_infinite_hyperparameter_is_kept_and_resumed(tmp_path, monkeypatch):
     monkeypatch.setattr(Watch, "of", stop)
     (tmp_path / "h.yaml").write_text("obs_clip: .inf\n")
     words = ["ppo", "--fixture", ARM, *SHORT, "--config", tmp_path / "h.yaml"]
+    words += ["--set", "gamma=0.9"]  # given, as in ``finished``: the same program
     out = tmp_path / "out"
     assert invoke(*words, "--set", "max_grad_norm=.inf", "--out", out).exit_code == 130
     monkeypatch.setattr(Watch, "of", of)

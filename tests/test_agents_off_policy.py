@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from agents_toy import Toy, ToyParams, relative, value
 
-from cojax.agents import ddpg, off_policy, optimization, replay, sac, td3, train
+from cojax.agents import ddpg, off_policy, optimization, population, replay, sac, td3, train
 from cojax.agents.algorithm import hyperparameters, strong
 from cojax.agents.learner import Rollout
 from cojax.agents.normalization import Moments
@@ -322,7 +322,9 @@ def test_interrupted_and_continued_equals_uninterrupted(name, tmp_path):
     whole = go()
     with pytest.raises(KeyboardInterrupt):
         go(interrupt, checkpoint_dir=tmp_path)
+    before = population.advance._cache_size()
     continued = go(checkpoint_dir=tmp_path)
+    assert population.advance._cache_size() == before  # what is read needs no program of its own
     pairs = zip(
         jax.tree.leaves((whole.policy.params, whole.metrics)),
         jax.tree.leaves((continued.policy.params, continued.metrics)),

@@ -27,7 +27,7 @@ from cojax.report.figures import diagnosis_figure
 STEPS = 10
 SHORT = {"num_trials": 8, "num_steps": STEPS, "bins": 4}
 SMALL = {"hidden": (4,), "num_envs": 2, "num_steps": 8}
-OFF = {**SMALL, "batch_size": 16, "learning_starts": 16, "buffer_size": 64, "gradient_steps": 2}
+OFF = {**SMALL, "batch_size": 32, "learning_starts": 16, "buffer_size": 64, "gradient_steps": 2}
 SETTINGS = {
     "ppo": {**SMALL, "num_minibatches": 2, "update_epochs": 1, "reward_scale": 3.0},
     "sac": {**OFF, "reward_scale": 3.0},
@@ -151,8 +151,7 @@ def test_exact_gradients_are_those_of_finite_differences(run):
 def test_gradients_of_a_method_are_those_of_its_loss():
     """Of TD3, whose loss -E w Q_1(s, π(s)) is written out here, on the replay's batches."""
     key = jax.random.key(0, impl="threefry2x32")
-    h = {**OFF, "batch_size": 32}
-    run = cojax.train("td3", params(), key, hyperparameters=h, num_seeds=None, total_timesteps=64)
+    run = cojax.train("td3", params(), key, hyperparameters=OFF, num_seeds=None, total_timesteps=64)
     agent, state = run.agent(), run.states[0]
     ours = agent.gradients(ConverseEnv(), params(), key, 400)
     nets = off_policy.networks(

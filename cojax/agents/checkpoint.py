@@ -308,13 +308,20 @@ def _leaves(tree: PyTree) -> dict[str, jax.Array]:
 
 
 def _rebuild(like: PyTree, leaves: dict[str, jax.Array]) -> PyTree:
-    """Inverse of ``_leaves`` for a tree of the structure ``like``."""
+    """Inverse of ``_leaves`` for a tree of the structure ``like``; ``leaves`` is emptied.
+
+    What is read is bound to its device. Where ``like`` is not, neither are the leaves: a program
+    is compiled once more for arguments that are.
+    """
     old, structure = jax.tree.flatten(like)
 
     def typed(x, i):
+        leaf = leaves.pop(str(i))
+        if not getattr(x, "committed", True):
+            leaf = jnp.array(np.asarray(leaf))  # a copy: states are donated
         if isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-            return jax.random.wrap_key_data(leaves[str(i)], impl=jax.random.key_impl(x))
-        return leaves[str(i)]
+            return jax.random.wrap_key_data(leaf, impl=jax.random.key_impl(x))
+        return leaf
 
     return structure.unflatten([typed(x, i) for i, x in enumerate(old)])
 
