@@ -56,13 +56,15 @@ def given(where: str, value: object) -> object:
             f"{where}: expected a module of flax.linen or the name of one, "
             f"got {type(value).__name__}"
         )
-    try:
-        hash(value)
-    except TypeError:
-        raise InputError(
-            f"{where}: expected fields that can be hashed, tuples and no lists or arrays, "
-            f"got {describe(value)}"
-        ) from None
+    for field in dataclasses.fields(value):  # pyright: ignore[reportArgumentType]
+        part = getattr(value, field.name)
+        try:
+            hash(part)
+        except TypeError:
+            raise InputError(
+                f"{where}: expected fields that can be hashed, tuples and no lists or arrays, "
+                f"got {type(value).__name__} with {field.name} = {describe(part)}"
+            ) from None
     return value
 
 
@@ -70,11 +72,14 @@ def problem(name: str, make: object) -> str | None:
     """Why an object cannot be a network under a name, or None where it can."""
     if not callable(make):
         return f"expected a function of the number of outputs, got {make!r}"
+    made = make(1)
+    if not isinstance(made, nn.Module):
+        return f"expected a module of flax.linen, got {made!r}"
     try:
-        given(name, made := make(1))
+        given(name, made)
     except InputError as error:
-        return str(error)
-    return None if isinstance(made, nn.Module) else f"expected a module of flax.linen, got {made!r}"
+        return str(error).removeprefix(f"{name}: ")
+    return None
 
 
 def describe(value: object) -> str:
@@ -85,7 +90,7 @@ def describe(value: object) -> str:
         return f"{type(value).__module__}:{type(value).__qualname__}({', '.join(told)})"
     if isinstance(value, str) and value in NETWORKS:
         return f"{value} = {describe(NETWORKS[value](1))}"
-    if isinstance(value, tuple | list):
+    if isinstance(value, tuple):
         return f"({', '.join(map(describe, value))})"
     if callable(value) and hasattr(value, "__qualname__"):
         return f"{value.__module__}:{value.__qualname__}"
