@@ -1,4 +1,4 @@
-"""Plug-ins: packages that add families and algorithms by entry points.
+"""Plug-ins: packages that add families, algorithms and networks by entry points.
 
 In the ``pyproject.toml`` of such a package:
 
@@ -7,6 +7,9 @@ In the ``pyproject.toml`` of such a package:
 
     [project.entry-points."cojax.algorithms"]
     reinforce = "my_package.reinforce:ALGORITHM"
+
+    [project.entry-points."cojax.networks"]
+    transformer = "my_package.networks:transformer"  # number of outputs -> flax.linen module
 
 A plug-in that cannot be used is left out with one warning, one line, and the rest goes on.
 """
@@ -47,7 +50,7 @@ def load(
     """Import the plug-ins of a group.
 
     Args:
-        group: "cojax.families" or "cojax.algorithms".
+        group: "cojax.families", "cojax.algorithms" or "cojax.networks".
         check: ``(name, object) -> why it cannot be used``, or None where it can.
         taken: what there is already; a plug-in cannot replace it.
 

@@ -30,7 +30,6 @@ RENAMED = {  # hyperparameters, from the names that the last version had
     "random_phase": "stagger_episodes",
 }
 
-
 Space: TypeAlias = Any  # of gymnax: one of its boxes, or what is refused
 Given: TypeAlias = object  # None, a mapping or an instance: the hyperparameters of one run
 Settings: TypeAlias = object  # the same, or a sequence of those
@@ -323,6 +322,8 @@ def checked(owner: str, field: dataclasses.Field, value: Any) -> object:
     """Return ``value`` as the field of an ``owner`` keeps it, or raise ValueError."""
     low, high = field.metadata["range"]
     where = f"{owner}.{field.name}"
+    if "check" in field.metadata:
+        return field.metadata["check"](where, value)
     if field.metadata["pytree_node"]:
         if value is None and field.metadata.get("optional", field.default is None):
             return None
@@ -366,9 +367,8 @@ def stack_hyperparameters(
     for f in dataclasses.fields(cls):
         values = [getattr(s, f.name) for s in settings]
         if not f.metadata["pytree_node"] and any(v != values[0] for v in values):
-            raise InputError(
-                f"{cls.__name__}.{f.name} decides shapes and cannot vary in one run: {values}"
-            )
+            told = f"{cls.__name__}.{f.name} decides shapes and cannot vary in one run: {values}"
+            raise InputError(" ".join(told.split()))  # networks say themselves in several lines
         if len({v is None for v in values}) > 1:
             raise InputError(f"{cls.__name__}.{f.name}: give it in every setting or in none")
     # on the host: stacking thousands of device arrays would be a program of thousands of inputs

@@ -1,6 +1,7 @@
 """Policies and whole runs on disk, with nothing to unpickle.
 
-A policy is one NumPy archive with a JSON header; the full state of a run is an Orbax checkpoint.
+A policy is one NumPy archive with a JSON header, and with the program of its actor where that is a
+network of one's own; the full state of a run is an Orbax checkpoint.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from cojax import __version__
 from cojax.agents.curriculum import problem_of
+from cojax.agents.own_networks import describe
 from cojax.agents.policies import ActorPolicy
 from cojax.agents.population import Evaluate, Population
+from cojax.agents.programs import Program, program
 from cojax.agents.run import Best
 from cojax.errors import InputError, one_line
 from cojax.io import files
@@ -34,27 +37,38 @@ if TYPE_CHECKING:
     from cojax.agents.loop import Plan
 
 FORMAT = "cojax.policy/1"
+WITH_PROGRAM = "cojax.policy/2"  # the same, and the actor's network as an array of bytes
 STATE_FORMAT = "cojax.run/7"
-HEADER = "header"
+HEADER, PROGRAM = "header", "program"
 POLICIES = {cls.__name__: cls for cls in (ActorPolicy,)}
 
 
 def save_policy(path: str | os.PathLike, policy: Policy) -> None:
     """Write a policy, or a whole population of them, to ``path``; whole or not at all.
 
-    Raises ValueError, one line, for a policy that no learner of cojax gave.
+    An actor that is a network of the user's own is written as a program, see
+    :mod:`cojax.agents.programs`: who reads the policy does not need the network's code.
+
+    Raises ValueError, one line, for a policy that no learner of cojax gave, and for a network that
+    cannot be written.
     """
     kind = type(policy.apply).__name__
     if kind not in POLICIES:
         raise InputError(f"{path}: cannot save a policy of kind {kind}; can: {', '.join(POLICIES)}")
+    fields = dict(vars(policy.apply))
+    network = fields.pop("network")
     header = {
-        "format": FORMAT,
+        "format": FORMAT if network is None else WITH_PROGRAM,
         "name": policy.name,
         "axes": policy.axes,
         "kind": kind,
-        "apply": dataclasses.asdict(policy.apply),  # pyright: ignore[reportArgumentType]
+        "apply": fields,
     }
     arrays = {name: np.asarray(x) for name, x in flatten_dict(policy.params, sep="/").items()}
+    if network is not None:
+        one = jax.tree.map(lambda x: x[(0,) * len(policy.axes)], policy.params["actor"])
+        made = program(network, one, arrays["mean"].shape[-1])
+        arrays[PROGRAM] = np.frombuffer(made.data, np.uint8)
     with files.whole_file(path) as file:
         np.savez(file, **arrays, **{HEADER: np.array(json.dumps(header))})  # pyright: ignore[reportArgumentType]
 
@@ -68,7 +82,8 @@ def load_policy(path: str | os.PathLike) -> Policy:
         with np.load(path, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
         header = dict(json.loads(str(arrays.pop(HEADER))))
-        if header.get("format") != FORMAT or header.get("kind") not in POLICIES:
+        known = header.get("format") == (WITH_PROGRAM if PROGRAM in arrays else FORMAT)
+        if not known or header.get("kind") not in POLICIES:
             raise InputError(f"{path}: format: expected {FORMAT}, got {header.get('format')!r}")
         return _policy(header, arrays)
     except InputError:
@@ -82,6 +97,8 @@ def _policy(header: Content, arrays: dict[str, np.ndarray]) -> Policy:
     fields: Content = {
         k: tuple(v) if isinstance(v, list) else v for k, v in header["apply"].items()
     }
+    if PROGRAM in arrays:
+        fields["network"] = Program(arrays.pop(PROGRAM).tobytes())
     apply, axes = POLICIES[header["kind"]](**fields), tuple(header["axes"])
     policy = Policy(
         jax.tree.map(jnp.asarray, unflatten_dict(arrays, sep="/")), apply, header["name"], axes
@@ -96,11 +113,11 @@ def _policy(header: Content, arrays: dict[str, np.ndarray]) -> Policy:
 def identify(population: Population, plan: Plan, evaluate: Evaluate | None) -> Content:
     """Return what a run must share with the checkpoint it continues, as JSON values."""
     h = population.h
-    statics = {
-        f.name: getattr(h, f.name)
-        for f in dataclasses.fields(h)
-        if not f.metadata.get("pytree_node", True)
-    }
+    fields = [f for f in dataclasses.fields(h) if not f.metadata.get("pytree_node", True)]
+    statics = {f.name: getattr(h, f.name) for f in fields}
+    for name in ("actor", "critic"):  # without, where they are the default
+        if (own := statics.pop(name, None)) is not None:
+            statics[name] = describe(own)
     identity = {
         "format": STATE_FORMAT,
         "algorithm": population.spec.name,

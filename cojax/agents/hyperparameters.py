@@ -5,9 +5,11 @@ from __future__ import annotations
 from inspect import cleandoc
 from typing import TypeAlias
 
+from flax import linen as nn
 from flax import struct
 
 from cojax.agents.algorithm import INF, static, traced
+from cojax.agents.own_networks import network
 from cojax.types import Array, Float
 
 Number: TypeAlias = float | Float[Array, "*H"]  # or one with a leading axis, for several settings
@@ -41,6 +43,10 @@ class Hyperparameters(struct.PyTreeNode, kw_only=True):
         num_steps: steps of each between updates.
         hidden: widths of hidden layers, of actor and critics alike.
         activation: nonlinearity, a name in ``networks.ACTIVATIONS``.
+        actor: network of the actor, a flax.linen module or a name in ``own_networks.NETWORKS``;
+            None for a perceptron of ``hidden`` layers.
+        critic: network of the critics, in the same ways.
+        stagger_episodes: whether the first episodes begin at random steps.
         normalize_observations: whether networks see standardised observations.
         normalize_rewards: whether rewards are divided by the std of discounted returns.
     """
@@ -60,6 +66,9 @@ class Hyperparameters(struct.PyTreeNode, kw_only=True):
     num_steps: int = static(8, 1)
     hidden: tuple[int, ...] = static((64, 64))
     activation: str = static("relu")
+    actor: nn.Module | str | None = network()
+    critic: nn.Module | str | None = network()
+    stagger_episodes: bool = static(False)
     normalize_observations: bool = static(True)
     normalize_rewards: bool = static(True)
 
@@ -83,7 +92,6 @@ class OnPolicyHyperparameters(Hyperparameters):
         log_std_init: first log standard deviation, in the unit of actions.
         advantage_clip: normalised advantages are clipped to ± this.
         popart_rate: weight of the newest targets in the running mean and std of targets.
-        stagger_episodes: whether the first episodes begin at random steps.
         normalize_values: whether the critic's targets are standardised (PopArt).
     """
 
@@ -99,7 +107,6 @@ class OnPolicyHyperparameters(Hyperparameters):
     max_grad_norm: Number = traced(0.5, 0.0, INF)
     adam_eps: Number = traced(1e-5, 0.0)
 
-    stagger_episodes: bool = static(False)
     normalize_values: bool = static(True)
     num_envs: int = static(32, 1)
     num_steps: int = static(64, 1)
@@ -123,7 +130,6 @@ class OffPolicyHyperparameters(Hyperparameters):
         buffer_size: transitions kept.
         learning_starts: environment steps before the first gradient step.
         normalize_actions: whether critics see standardised actions.
-        stagger_episodes: whether the first episodes begin at random steps.
     """
 
     actor_learning_rate: Number = traced(3e-4, 0.0)

@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import linen as nn
 from flax import struct
 
 from cojax.agents import algorithm, value_output
 from cojax.agents.algorithm import Algorithm, Environment
-from cojax.agents.networks import MLP, forward
+from cojax.agents.networks import forward
+from cojax.agents.own_networks import critic_network, rescalable
 from cojax.errors import InputError
 from cojax.policy import Policy
 from cojax.types import Array, Float, PRNGKeyArray, PyTree
@@ -29,16 +31,14 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class CriticFunction:
-    """The static half of a :class:`Critic`: networks of one shape and how they are combined.
+    """The static half of a :class:`Critic`: the network of each and how they are combined.
 
     Attributes:
-        hidden: widths of the hidden layers.
-        activation: nonlinearity, a name in ``networks.ACTIVATIONS``.
+        network: of every critic.
         smallest: whether the smallest of several critics counts; otherwise the first.
     """
 
-    hidden: tuple[int, ...]
-    activation: str
+    network: nn.Module
     smallest: bool = False
 
     def __call__(
@@ -48,8 +48,7 @@ class CriticFunction:
         x = jnp.clip((obs - params["mean"]) / params["std"], -params["clip"], params["clip"])
         if action is not None:
             x = jnp.concatenate([x, (action - params["centre"]) / params["scale"]])
-        net = MLP(self.hidden, 1, self.activation)
-        outputs = jnp.stack([forward(net, critic, x)[0] for critic in params["critics"]])
+        outputs = jnp.stack([forward(self.network, critic, x)[0] for critic in params["critics"]])
         out = jnp.min(outputs) if self.smallest else outputs[0]
         return params["unit"] * value_output.value(out, params["kappa"]) + params["shift"]
 
@@ -58,12 +57,12 @@ class CriticFunction:
 class Critic:
     """A learner's value function, in units of the environment's own reward.
 
-        V̂(s) = (m + σ MLP(z))/c            PPO, A2C: (m, σ) mean and std of the targets
-        Q̂(s, a) = sinh(Q(z, ũ))/(κ c)      SAC: the smallest of its critics, TD3 and DDPG: the first
+        V̂(s) = (m + σ f(z))/c              PPO, A2C, SHAC: (m, σ) mean and std of the targets
+        Q̂(s, a) = sinh(f(z, ũ))/(κ c)      SAC: the smallest of its critics, TD3 and DDPG: the first
 
-    z is the observation as the learner standardises it, ũ its action, and c what rewards were
-    multiplied by; with κ = 0 Q̂ is Q(z, ũ)/c. They are rewards to go: compare -V̂ with V*. SAC's
-    holds its entropy bonus.
+    f is the critic's network, z the observation as the learner standardises it, ũ its action, and
+    c what rewards were multiplied by; with κ = 0 Q̂ is f(z, ũ)/c. They are rewards to go: compare
+    -V̂ with V*. SAC's holds its entropy bonus.
 
     Attributes:
         params: the pytree that ``apply`` receives.
@@ -161,7 +160,8 @@ def value_function(state: PyTree, h: PyTree, policy: Policy) -> Critic:
         "shift": state.targets.mean() / factor,
         "kappa": jnp.zeros(()),
     }
-    return Critic(params, CriticFunction(h.hidden, h.activation), "V")
+    dim = state.obs.shape[-1]
+    return Critic(params, CriticFunction(rescalable(critic_network(h, dim), dim)), "V")
 
 
 def q_function(smallest: bool, state: PyTree, h: PyTree, policy: Policy) -> Critic:
@@ -179,7 +179,8 @@ def q_function(smallest: bool, state: PyTree, h: PyTree, policy: Policy) -> Crit
         "shift": jnp.zeros(()),
         "kappa": h.relative_error,
     }
-    return Critic(params, CriticFunction(h.hidden, h.activation, smallest), "Q")
+    network = critic_network(h, state.obs.shape[-1] + low.shape[-1])
+    return Critic(params, CriticFunction(network, smallest), "Q")
 
 
 def _member(run: Run, index: dict[str, int]) -> tuple[PyTree, PyTree, Policy]:

@@ -76,7 +76,7 @@ def begin(
     env_params = algorithm.shorten_episodes(env_params, h)
     key, reset_key, actor_key, critic_key = jax.random.split(key, 4)
     obs, env_state = algorithm.reset_all(env, reset_key, env_params, h.num_envs)
-    if getattr(h, "stagger_episodes", False):
+    if h.stagger_episodes:
         env_state = algorithm.stagger_episodes(reset_key, env_state, env_params)
     obs = jnp.asarray(obs, jnp.float32)
     fields = {

@@ -1,9 +1,12 @@
-"""Multilayer perceptrons for actors and critics: sizes and activation are static."""
+"""Networks of actors and critics: multilayer perceptrons, sizes and activation static.
+
+Modules of one's own take their place, see :mod:`cojax.agents.own_networks`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +14,9 @@ from flax import linen as nn
 
 from cojax.errors import InputError
 from cojax.types import Array, Float, PyTree
+
+if TYPE_CHECKING:
+    from cojax.agents.programs import Program
 
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "tanh": jnp.tanh,
@@ -131,14 +137,18 @@ class MLP(nn.Module):
 
 
 def forward(
-    module: nn.Module, params: PyTree, x: Float[Array, "*batch d"]
+    module: nn.Module | Program, params: PyTree, x: Float[Array, "*batch d"]
 ) -> Float[Array, "*batch k"]:
     """Return the module's output."""
     return module.apply(params, x)  # pyright: ignore[reportReturnType]
 
 
 def scale_head(params: PyTree, scale: Float[Array, ""], shift: Float[Array, ""]) -> PyTree:
-    """Return the MLP whose output is ``scale · MLP(x) + shift``, by changing its head alone."""
+    """Return the network whose output is ``scale · f(x) + shift``, by changing its head alone.
+
+    f is the network of ``params``. Its last layer must be a dense one called "head", as that of an
+    MLP is.
+    """
     head = params["params"]["head"]
     head = {"kernel": head["kernel"] * scale, "bias": head["bias"] * scale + shift}
     return {**params, "params": {**params["params"], "head": head}}

@@ -28,7 +28,7 @@ from cojax.agents.off_policy_method import (
     networks,
 )
 from cojax.agents.optimization import descend, optimizer, pack, polyak
-from cojax.agents.policies import ActorPolicy, policy_params
+from cojax.agents.policies import ActorPolicy, actor_policy, policy_params
 from cojax.agents.replay import Sample
 from cojax.errors import InputError
 from cojax.types import Array, Bool, Float, Int, PRNGKeyArray, PyTree
@@ -300,8 +300,7 @@ def policy_apply(
     method: OffPolicyMethod, env: Environment, env_params: PyTree, h: PyTree
 ) -> ActorPolicy:
     """Return the static half of the deterministic policy tanh(mean)."""
-    m = env.action_space(env_params).shape[0]
-    return ActorPolicy(h.hidden, h.activation, m, method.outputs * m, squash=True)
+    return actor_policy(env, env_params, h, outputs=method.outputs, squash=True)
 
 
 def check(h: PyTree) -> None:

@@ -11,12 +11,13 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import jax.numpy as jnp
+from flax import linen as nn
 from flax import struct
 
-from cojax.agents import returns
+from cojax.agents import own_networks, returns
 from cojax.agents.algorithm import Environment, Metrics, Number, Scalar
 from cojax.agents.distributions import ActionBox
-from cojax.agents.networks import MLP, forward
+from cojax.agents.networks import forward
 from cojax.agents.normalization import Moments
 from cojax.agents.replay import Sample
 from cojax.agents.value_output import error_weight, value
@@ -35,8 +36,8 @@ class Networks(NamedTuple):
     ``actor_tree`` and ``critic_trees`` turn parameters, as ``pack`` may have left them, into trees.
     """
 
-    actor: MLP
-    critic: MLP
+    actor: nn.Module
+    critic: nn.Module
     box: ActionBox
     actions: Moments | None
     kappa: Number = 0.0
@@ -124,10 +125,10 @@ def networks(
 ) -> Networks:
     """Actor and critic for an environment's shapes; ``actions`` standardise the critic's input."""
     box = ActionBox.of(env.action_space(env_params), unit)
-    outputs = method.outputs * box.low.shape[0]
+    dim, m = own_networks.dimensions(env, env_params)
     return Networks(
-        MLP(h.hidden, outputs, h.activation, 0.01),
-        MLP(h.hidden, 1, h.activation, 1.0),
+        own_networks.actor_network(h, dim, method.outputs * m),
+        own_networks.critic_network(h, dim + m),
         box,
         actions if h.normalize_actions else None,
         h.relative_error,

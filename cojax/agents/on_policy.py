@@ -12,17 +12,19 @@ from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
+from flax import linen as nn
 
 from cojax import streams
-from cojax.agents import algorithm, learner, returns
+from cojax.agents import algorithm, learner, own_networks, returns
 from cojax.agents.algorithm import Algorithm, Environment, Metrics, Number, Scalar, normalize
 from cojax.agents.distributions import gaussian_log_prob
 from cojax.agents.inspect import value_function
 from cojax.agents.learner import Rollout
-from cojax.agents.networks import MLP, activation, forward, scale_head
+from cojax.agents.networks import activation, forward, scale_head
 from cojax.agents.normalization import PopArt
 from cojax.agents.optimization import descend, global_norm, of_each, optimizer, pack, permutation
-from cojax.agents.policies import ActorPolicy, policy_params
+from cojax.agents.own_networks import actor_network, critic_network, rescalable
+from cojax.agents.policies import ActorPolicy, actor_policy, policy_params
 from cojax.errors import InputError
 from cojax.linalg import lift
 from cojax.types import Array, Float, PRNGKeyArray, PyTree
@@ -57,8 +59,8 @@ class Batch(NamedTuple):
 class Networks(NamedTuple):
     """Actor: observation (..., o) to mean (..., m). Critic: (..., o) to value (..., 1)."""
 
-    actor: MLP
-    critic: MLP
+    actor: nn.Module
+    critic: nn.Module
 
 
 Loss: TypeAlias = Callable[[PyTree, Batch, Networks, PyTree], tuple[Scalar, Metrics]]
@@ -66,18 +68,19 @@ Loss: TypeAlias = Callable[[PyTree, Batch, Networks, PyTree], tuple[Scalar, Metr
 
 def networks(env: Environment, env_params: PyTree, h: PyTree) -> Networks:
     """Actor and critic for an environment's shapes."""
-    m = env.action_space(env_params).shape[0]
-    return Networks(MLP(h.hidden, m, h.activation, 0.01), MLP(h.hidden, 1, h.activation, 1.0))
+    dim, m = own_networks.dimensions(env, env_params)
+    return Networks(actor_network(h, dim, m), rescalable(critic_network(h, dim), dim))
 
 
 def init(env: Environment, key: PRNGKeyArray, env_params: PyTree, h: PyTree) -> OnPolicyState:
     """First state of a learner."""
     fields, actor_key, critic_key = learner.begin(env, key, env_params, h)
     actor, critic = networks(env, env_params, h)
+    num_actions = env.action_space(env_params).shape[0]
     params = {
         "actor": actor.init(actor_key, fields["obs"][0]),
         "critic": critic.init(critic_key, fields["obs"][0]),
-        "log_std": jnp.full((actor.out,), h.log_std_init, jnp.float32),
+        "log_std": jnp.full((num_actions,), h.log_std_init, jnp.float32),
     }
     state = OnPolicyState(
         **fields,
@@ -97,7 +100,7 @@ def collect(
     actor, _ = networks(env, env_params, h)
     log_std = state.params["log_std"]
     noise_key, step_key = jax.random.split(key)
-    noise = jax.random.normal(noise_key, (h.num_steps, h.num_envs, actor.out))
+    noise = jax.random.normal(noise_key, (h.num_steps, h.num_envs, *log_std.shape))
 
     def act(z, xi):
         mean = forward(actor, state.params["actor"], z)
@@ -108,7 +111,7 @@ def collect(
 
 
 def value(
-    critic: MLP, state: OnPolicyState, obs: Float[Array, "*batch o"]
+    critic: nn.Module, state: OnPolicyState, obs: Float[Array, "*batch o"]
 ) -> Float[Array, "*batch"]:
     """V(s) in reward units from normalised observations."""
     out = forward(critic, state.params["critic"], obs)[..., 0]
@@ -260,10 +263,11 @@ def actor_gradients(
     return jax.lax.scan(one, state, jax.random.split(key, num))[1]
 
 
-def policy_apply(env: Environment, env_params: PyTree, h: PyTree) -> ActorPolicy:
-    """Return the static half of the policy, the Gaussian's mean."""
-    m = env.action_space(env_params).shape[0]
-    return ActorPolicy(h.hidden, h.activation, m, m, squash=False)
+def policy_apply(
+    env: Environment, env_params: PyTree, h: PyTree, *, squash: bool = False
+) -> ActorPolicy:
+    """Return the static half of the policy, the actor's mean."""
+    return actor_policy(env, env_params, h, outputs=1, squash=squash)
 
 
 def check(h: PyTree) -> None:

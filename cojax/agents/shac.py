@@ -11,8 +11,11 @@ of a gradient by samples of actions is gone: what such a learner reaches is what
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
+from flax import linen as nn
 
 from cojax import streams
 from cojax.agents import algorithm, learner, returns
@@ -21,9 +24,9 @@ from cojax.agents.distributions import ActionBox
 from cojax.agents.hyperparameters import Hyperparameters, Number
 from cojax.agents.inspect import value_function
 from cojax.agents.learner import Rollout
-from cojax.agents.networks import MLP, forward, scale_head
+from cojax.agents.networks import forward, scale_head
 from cojax.agents.normalization import PopArt
-from cojax.agents.on_policy import check, networks
+from cojax.agents.on_policy import check, networks, policy_apply
 from cojax.agents.optimization import (
     descend,
     global_norm,
@@ -32,7 +35,7 @@ from cojax.agents.optimization import (
     permutation,
     polyak,
 )
-from cojax.agents.policies import ActorPolicy, policy_params
+from cojax.agents.policies import policy_params
 from cojax.agents.state_slopes import bounded, inexact, moved, replaced
 from cojax.linalg import lift
 from cojax.types import Array, Float, PRNGKeyArray, PyTree
@@ -51,7 +54,6 @@ class SHAC(Hyperparameters):
         slope_coef: weight of the error of the critic's slopes.
         num_minibatches: gradient steps of the critic per epoch.
         update_epochs: passes of the critic over each rollout.
-        stagger_episodes: whether the first episodes begin at random steps.
     """
 
     actor_learning_rate: Number = traced(6e-3, 0.0)
@@ -114,7 +116,7 @@ def init(env: Environment, key: PRNGKeyArray, env_params: PyTree, h: PyTree) -> 
 
 
 def value(
-    critic: MLP, params: PyTree, state: SHACState, obs: Float[Array, "*batch o"], *, h: PyTree
+    critic: nn.Module, params: PyTree, state: SHACState, obs: Float[Array, "*batch o"], *, h: PyTree
 ) -> Float[Array, "*batch"]:
     """V(s) in reward units."""
     out = forward(critic, params, normalize(state, obs, h))[..., 0]
@@ -147,7 +149,7 @@ def actor_loss(
     box = ActionBox.of(env.action_space(env_params), state.unit)
     gamma = algorithm.discount(env_params, h)
     noise_key, step_key = jax.random.split(key)
-    noise = jax.random.normal(noise_key, (h.num_steps, h.num_envs, nets.actor.out))
+    noise = jax.random.normal(noise_key, (h.num_steps, h.num_envs, *box.low.shape))
 
     scale = [jnp.std(x, axis=0) + 1e-8 for x in inexact(state.env_state)]
     most = STEEP * state.targets.std()
@@ -329,19 +331,13 @@ def actor_gradients(
     return jax.lax.scan(one, state, jax.random.split(key, num))[1]
 
 
-def policy_apply(env: Environment, env_params: PyTree, h: PyTree) -> ActorPolicy:
-    """Return the static half of the deterministic policy."""
-    m = env.action_space(env_params).shape[0]
-    return ActorPolicy(h.hidden, h.activation, m, m, squash=True)
-
-
 ALGORITHM = Algorithm(
     name="shac",
     hyperparameters=SHAC,
     init=init,
     update=update,
     policy_params=policy_params,
-    policy_apply=policy_apply,
+    policy_apply=partial(policy_apply, squash=True),
     steps_per_update=lambda h: h.num_envs * h.num_steps,
     check=check,
     differentiable=True,

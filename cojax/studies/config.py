@@ -365,6 +365,17 @@ def _fields() -> list[str]:
     return [f.alias or name for model in models for name, f in model.model_fields.items()]
 
 
+def _no_modules(algorithm: Algorithm) -> None:
+    """Refuse networks that are no names: they could not be written."""
+    for given in (algorithm.hyperparameters, *algorithm.families.values(), *algorithm.settings):
+        for name in ("actor", "critic"):
+            if not isinstance(value := given.get(name), str | None):
+                raise InputError(
+                    f"algorithms.{algorithm.name}: {name}: a study is a file; expected a name in "
+                    f"cojax.agents.NETWORKS, got a {type(value).__name__}"
+                )
+
+
 def _check(found: Study) -> None:
     """What no field can know alone."""
     if not found.fixtures and found.generate is None:
@@ -379,6 +390,7 @@ def _check(found: Study) -> None:
     for algorithm in found.algorithms:
         for family in algorithm.families:
             errors.one_of("families", family, FAMILIES)
+        _no_modules(algorithm)
         check(lookup(algorithm.name), algorithm.space)
         both = sorted(set(algorithm.space) & set(algorithm.hyperparameters))
         if both:
