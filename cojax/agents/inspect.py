@@ -18,12 +18,14 @@ from flax import struct
 
 from cojax.agents import algorithm, value_output
 from cojax.agents.algorithm import Algorithm, Environment
+from cojax.agents.batch_norm import NormalizedMLP
 from cojax.agents.networks import MLP, forward
 from cojax.errors import InputError
 from cojax.policy import Policy
 from cojax.types import Array, Float, PRNGKeyArray, PyTree
 
 if TYPE_CHECKING:
+    from cojax.agents.off_policy_method import OffPolicyMethod
     from cojax.agents.run import Run
 
 
@@ -35,11 +37,13 @@ class CriticFunction:
         hidden: widths of the hidden layers.
         activation: nonlinearity, a name in ``networks.ACTIVATIONS``.
         smallest: whether the smallest of several critics counts; otherwise the first.
+        network: what they are made of.
     """
 
     hidden: tuple[int, ...]
     activation: str
     smallest: bool = False
+    network: type[MLP] | type[NormalizedMLP] = MLP
 
     def __call__(
         self, params: PyTree, obs: Float[Array, " o"], action: Float[Array, " m"] | None = None
@@ -48,7 +52,7 @@ class CriticFunction:
         x = jnp.clip((obs - params["mean"]) / params["std"], -params["clip"], params["clip"])
         if action is not None:
             x = jnp.concatenate([x, (action - params["centre"]) / params["scale"]])
-        net = MLP(self.hidden, 1, self.activation)
+        net = self.network(self.hidden, 1, self.activation)
         outputs = jnp.stack([forward(net, critic, x)[0] for critic in params["critics"]])
         out = jnp.min(outputs) if self.smallest else outputs[0]
         return params["unit"] * value_output.value(out, params["kappa"]) + params["shift"]
@@ -59,7 +63,7 @@ class Critic:
     """A learner's value function, in units of the environment's own reward.
 
         V̂(s) = (m + σ MLP(z))/c            PPO, A2C: (m, σ) mean and std of the targets
-        Q̂(s, a) = sinh(Q(z, ũ))/(κ c)      SAC: the smallest of its critics, TD3 and DDPG: the first
+        Q̂(s, a) = sinh(Q(z, ũ))/(κ c)      SAC: the smallest of its critics, others: the first
 
     z is the observation as the learner standardises it, ũ its action, and c what rewards were
     multiplied by; with κ = 0 Q̂ is Q(z, ũ)/c. They are rewards to go: compare -V̂ with V*. SAC's
@@ -164,7 +168,7 @@ def value_function(state: PyTree, h: PyTree, policy: Policy) -> Critic:
     return Critic(params, CriticFunction(h.hidden, h.activation), "V")
 
 
-def q_function(smallest: bool, state: PyTree, h: PyTree, policy: Policy) -> Critic:
+def q_function(method: OffPolicyMethod, state: PyTree, h: PyTree, policy: Policy) -> Critic:
     """Q̂ of an off-policy learner; u = (a - c)/r in their unit, then standardised."""
     low, high = policy.params["low"], policy.params["high"]
     centre, scale = 0.5 * (low + high), 0.5 * (high - low) * state.unit
@@ -179,7 +183,8 @@ def q_function(smallest: bool, state: PyTree, h: PyTree, policy: Policy) -> Crit
         "shift": jnp.zeros(()),
         "kappa": h.relative_error,
     }
-    return Critic(params, CriticFunction(h.hidden, h.activation, smallest), "Q")
+    function = CriticFunction(h.hidden, h.activation, method.smallest, method.critic_network)
+    return Critic(params, function, "Q")
 
 
 def _member(run: Run, index: dict[str, int]) -> tuple[PyTree, PyTree, Policy]:
