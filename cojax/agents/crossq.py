@@ -5,14 +5,14 @@ Targets are what the critic itself says of the next states. Both halves, (s, a) 
 through it in one batch, so that its statistics are those of their mixture. Without the
 normalisation such a critic runs away; with it no slow copy is needed.
 
-Of the paper's learner four things are others here, all measured on these systems (see
+Of the paper's learner four things are others here. The first two were measured (see
 ``benchmarks/RESULTS.md``):
 
-* The actor is deterministic, as TD3's, and not SAC's.
 * One critic, and not the smaller of two. Where costs are discounted by nearly 1, the smaller is too
   low by the two's disagreement at every step. Nothing that is slow holds that back, and it adds up.
-* The actor moves at every gradient step. It has no normalisation of its own.
-* Critics are as wide as the actor, and rarely updated: ``gradient_steps``.
+* The actor is deterministic, as TD3's, and not SAC's.
+* The actor moves at every gradient step, and has no normalisation of its own.
+* Critics are as wide as the actor, and learn once in eight steps of an environment.
 """
 
 from __future__ import annotations
