@@ -25,7 +25,7 @@ import pandas as pd
 
 from cojax.studies.cores import use_cores
 
-ALGORITHMS = ("shac", "ppo", "a2c", "ddpg", "td3", "sac")
+ALGORITHMS = ("shac", "ppo", "a2c", "ddpg", "td3", "sac", "crossq")
 REFERENCES = ("zero", "lqr", "receding-horizon:8")
 WITHIN = (0.01, 0.05, 0.1, 0.2)
 TRIALS, ROOT = 64, 7

@@ -66,7 +66,7 @@ def test_numbers_that_float32_cannot_hold_are_refused(name, value, words):
     assert float(hyperparameters(ppo.PPO, {"max_grad_norm": np.inf}).max_grad_norm) == np.inf
 
 
-@pytest.mark.parametrize("name", ["ppo", "a2c", "sac", "td3", "ddpg"])
+@pytest.mark.parametrize("name", ["ppo", "a2c", "sac", "td3", "ddpg", "crossq"])
 def test_help_says_what_every_hyperparameter_means(name):
     cls = training.ALGORITHMS[name].hyperparameters
     words = inspect.getdoc(cls)

@@ -1,4 +1,4 @@
-"""SAC, TD3 and DDPG: critics that reach known values, the replay, and what each method promises."""
+"""Off-policy learners: critics that reach known values, the replay, what each method promises."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from agents_toy import Toy, ToyParams, relative, value
 
-from cojax.agents import ddpg, off_policy, optimization, population, replay, sac, td3, train
+from cojax.agents import crossq, ddpg, off_policy, optimization, population, replay, sac, td3, train
 from cojax.agents.algorithm import hyperparameters, strong
 from cojax.agents.learner import Rollout
 from cojax.agents.normalization import Moments
@@ -19,7 +19,12 @@ from cojax.agents.off_policy_method import Minibatch
 from cojax.agents.replay import Sample
 
 ENV = Toy()
-MODULES = {"sac": (sac, sac.SAC), "td3": (td3, td3.TD3), "ddpg": (ddpg, ddpg.DDPG)}
+MODULES = {
+    "sac": (sac, sac.SAC),
+    "td3": (td3, td3.TD3),
+    "ddpg": (ddpg, ddpg.DDPG),
+    "crossq": (crossq, crossq.CrossQ),
+}
 SMALL = {
     "num_envs": 4,
     "num_steps": 4,
@@ -49,6 +54,7 @@ HELD = {
     "sac": {"learn_temperature": False, "temperature": 0.0, "log_std_init": -5.0},
     "td3": {"target_noise": 0.0, "exploration_noise": 0.01},
     "ddpg": {"exploration_noise": 0.01},
+    "crossq": {"exploration_noise": 0.01},
 }
 
 
@@ -91,6 +97,8 @@ def q_error(name, horizon, **faults):
                 ("td3", 64),
                 ("sac", 16),
                 ("sac", 64),
+                ("crossq", 16),
+                ("crossq", 64),
             ]
         ],
     ],
@@ -222,7 +230,7 @@ def test_td3_moves_actor_and_targets_only_when_due():
     assert all(m[1] for m in moved[4:])
 
 
-@pytest.mark.parametrize("name", ["sac", "td3", "ddpg"])
+@pytest.mark.parametrize("name", ["sac", "td3", "ddpg", "crossq"])
 def test_learning_packed_parameters_is_learning_them(name, monkeypatch):
     module, cls = MODULES[name]
     h = hyperparameters(cls, SMALL | {"learning_starts": 0})
@@ -293,10 +301,12 @@ def test_targets_stay_in_what_the_rewards_of_a_batch_bound(kappa):
         nets = off_policy.networks(module.METHOD, ENV, ToyParams(), h)
         learner = learner_of(module, h)
         for sign, bound in ((1.0, 0.0), (-1.0, -20.0)):
-            critics = jax.tree.map(lambda x: x, learner.targets["critics"])
+            part = "targets" if learner.targets else "params"  # CrossQ has no slow copies
+            held = getattr(learner, part)
+            critics = jax.tree.map(lambda x: x, held["critics"])
             for critic in critics:
                 critic["params"]["head"]["bias"] = jnp.full(1, sign * 1e4)
-            told = learner.replace(targets=learner.targets | {"critics": critics})
+            told = learner.replace(**{part: held | {"critics": critics}})
             minibatch = Minibatch(rows, jnp.zeros((2, 2)), 0.9, jnp.ones(()))
             y = module.METHOD.target(told, minibatch, nets, h)
             # SAC's rewards have its entropy in them
@@ -305,7 +315,7 @@ def test_targets_stay_in_what_the_rewards_of_a_batch_bound(kappa):
             assert float(jnp.abs(free).min()) > 100.0
 
 
-@pytest.mark.parametrize("name", ["sac", pytest.param("a2c", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["sac", "crossq", pytest.param("a2c", marks=pytest.mark.slow)])
 def test_interrupted_and_continued_equals_uninterrupted(name, tmp_path):
     setting = {"num_envs": 4, "num_steps": 4, "hidden": (8,)} if name == "a2c" else SMALL
 
@@ -370,14 +380,14 @@ def test_unbounded_actions_are_refused():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["sac", "td3", "ddpg"])
+@pytest.mark.parametrize("name", ["sac", "td3", "ddpg", "crossq"])
 def test_pendulum_is_swung_up(name):
     env, params = gymnax.make("Pendulum-v1")
     run = train(name, params, jax.random.key(0), env=env, num_seeds=3, total_timesteps=30_000)
     assert np.median(run.metrics["episode_return"][..., -1]) > -300
 
 
-@pytest.mark.parametrize("name", ["sac", "td3", "ddpg"])
+@pytest.mark.parametrize("name", ["sac", "td3", "ddpg", "crossq"])
 def test_an_update_beyond_2_to_the_31_steps_is_the_one_before(name):
     """The clock enters by the replay's place, the delay's phase and the warm-up alone."""
     module, cls = MODULES[name]

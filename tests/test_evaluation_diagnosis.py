@@ -12,7 +12,7 @@ import pytest
 from agents_toy import PLAIN_PPO
 
 import cojax
-from cojax.agents import off_policy, on_policy, replay, sac, td3
+from cojax.agents import crossq, off_policy, on_policy, replay, sac, td3
 from cojax.agents.networks import forward
 from cojax.envs import ConverseEnv
 from cojax.evaluation import diagnose
@@ -32,6 +32,7 @@ SETTINGS = {
     "ppo": {**SMALL, "num_minibatches": 2, "update_epochs": 1, "reward_scale": 3.0},
     "sac": {**OFF, "reward_scale": 3.0},
     "td3": OFF,
+    "crossq": OFF,
 }
 
 
@@ -40,7 +41,7 @@ def params():
     return cojax.make("NVDEx-v0", K=1, preset="easy")[1]
 
 
-@pytest.fixture(scope="module", params=["ppo", "sac", "td3"])
+@pytest.fixture(scope="module", params=["ppo", "sac", "td3", "crossq"])
 def run(request):
     key = jax.random.key(0, impl="threefry2x32")
     h = SETTINGS[request.param]
@@ -93,7 +94,7 @@ def test_critics_are_in_raw_reward(run):
         theirs = (state.targets.mean() + state.targets.std() * raw) / 3.0
     else:
         ours = agent.critic(obs, action)
-        method = {"sac": sac, "td3": td3}[run.algorithm].METHOD
+        method = {"sac": sac, "td3": td3, "crossq": crossq}[run.algorithm].METHOD
         nets = off_policy.networks(method, ConverseEnv(), params(), h, actions=state.actions)
         q = nets.q_values(state.learner.params["critics"], z, action / (2.0 * state.unit))
         q = q.min() if run.algorithm == "sac" else q[0]

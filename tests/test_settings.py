@@ -36,6 +36,7 @@ LEARNERS = {
     "sac": OFF_POLICY,
     "td3": OFF_POLICY,
     "ddpg": OFF_POLICY,
+    "crossq": OFF_POLICY,
     "shac": ON_POLICY | {"num_minibatches": 2, "update_epochs": 1},
 }
 NUMBERS = {  # what would change draws, or their precision

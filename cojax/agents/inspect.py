@@ -26,6 +26,7 @@ from cojax.policy import Policy
 from cojax.types import Array, Float, PRNGKeyArray, PyTree
 
 if TYPE_CHECKING:
+    from cojax.agents.off_policy_method import OffPolicyMethod
     from cojax.agents.run import Run
 
 
@@ -58,7 +59,7 @@ class Critic:
     """A learner's value function, in units of the environment's own reward.
 
         V̂(s) = (m + σ f(z))/c              PPO, A2C, SHAC: (m, σ) mean and std of the targets
-        Q̂(s, a) = sinh(f(z, ũ))/(κ c)      SAC: the smallest of its critics, TD3 and DDPG: the first
+        Q̂(s, a) = sinh(f(z, ũ))/(κ c)      SAC: the smallest of its critics, others: the first
 
     f is the critic's network, z the observation as the learner standardises it, ũ its action, and
     c what rewards were multiplied by; with κ = 0 Q̂ is f(z, ũ)/c. They are rewards to go: compare
@@ -164,7 +165,7 @@ def value_function(state: PyTree, h: PyTree, policy: Policy) -> Critic:
     return Critic(params, CriticFunction(rescalable(critic_network(h, dim), dim)), "V")
 
 
-def q_function(smallest: bool, state: PyTree, h: PyTree, policy: Policy) -> Critic:
+def q_function(method: OffPolicyMethod, state: PyTree, h: PyTree, policy: Policy) -> Critic:
     """Q̂ of an off-policy learner; u = (a - c)/r in their unit, then standardised."""
     low, high = policy.params["low"], policy.params["high"]
     centre, scale = 0.5 * (low + high), 0.5 * (high - low) * state.unit
@@ -179,8 +180,8 @@ def q_function(smallest: bool, state: PyTree, h: PyTree, policy: Policy) -> Crit
         "shift": jnp.zeros(()),
         "kappa": h.relative_error,
     }
-    network = critic_network(h, state.obs.shape[-1] + low.shape[-1])
-    return Critic(params, CriticFunction(network, smallest), "Q")
+    network = method.critic_network(h, state.obs.shape[-1] + low.shape[-1])
+    return Critic(params, CriticFunction(network, method.smallest), "Q")
 
 
 def _member(run: Run, index: dict[str, int]) -> tuple[PyTree, PyTree, Policy]:

@@ -1,7 +1,7 @@
 """The off-policy engine: step environments, write the replay, take gradient steps.
 
-SAC, TD3 and DDPG are this engine with an ``OffPolicyMethod`` each: how to explore, what a critic
-should be worth, what the actor loses. All of it is pure and works on one learner.
+SAC, TD3, DDPG and CrossQ are this engine with an ``OffPolicyMethod`` each: how to explore, what a
+critic should be worth, what the actor loses. All of it is pure and works on one learner.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def init(
     }
     targets = {name: params[name] for name in method.targets}
     learned = params | {name: pack(params[name])[0] for name in NETWORKS}
-    opt = optimizer(h.max_grad_norm, h.adam_eps)
+    opt = optimizer(h.max_grad_norm, h.adam_eps, getattr(h, "adam_beta1", 0.9))
     opt_states = {name: opt.init(x) for name, x in learned.items()}
     state = OffPolicyState(
         **fields,
@@ -180,7 +180,7 @@ def gradient_steps(
     factor = algorithm.reward_factor(state, h)
     trees = {name: pack(state.learner.params[name])[1] for name in NETWORKS}
     nets = nets._replace(actor_tree=trees["actor"], critic_trees=trees["critics"])
-    opt = optimizer(h.max_grad_norm, h.adam_eps)
+    opt = optimizer(h.max_grad_norm, h.adam_eps, getattr(h, "adam_beta1", 0.9))
     actor_rate, critic_rate = (
         state.clock.anneal(rate, h.final_lr_fraction)
         for rate in (h.actor_learning_rate, h.critic_learning_rate)
@@ -212,11 +212,20 @@ def gradient_steps(
     def step(learner, inputs):
         index, rows, critic_noise, actor_noise = inputs
         batch = Minibatch(rows, critic_noise, gamma, factor)
-        y = jax.lax.stop_gradient(method.target(learner, batch, nets, h))
-        (value, q), grads = jax.value_and_grad(critic_loss, has_aux=True)(
-            learner.params["critics"], y, rows, nets
-        )
-        learner = descended(learner, "critics", grads, critic_rate)
+        critics = learner.params["critics"]
+        if method.critic_loss is None:
+            y = jax.lax.stop_gradient(method.target(learner, batch, nets, h))
+            (value, q), grads = jax.value_and_grad(critic_loss, has_aux=True)(
+                critics, y, rows, nets
+            )
+            learner = descended(learner, "critics", grads, critic_rate)
+        else:
+            (value, (q, statistics)), grads = jax.value_and_grad(method.critic_loss, has_aux=True)(
+                critics, learner, batch, nets, h=h
+            )
+            learner = descended(learner, "critics", grads, critic_rate)
+            critics = nets.refreshed(learner.params["critics"], statistics)
+            learner = learner.replace(params={**learner.params, "critics": critics})
         batch = batch._replace(noise=actor_noise)
         if h.policy_delay == 1:
             learner, more = improve(learner, batch)
@@ -329,6 +338,6 @@ def make(name: str, hyperparameters: type, method: OffPolicyMethod) -> Algorithm
         check=check,
         bounded=True,
         actor=lambda state: state.learner.params["actor"],
-        critic=partial(q_function, method.smallest),
+        critic=partial(q_function, method),
         actor_gradients=partial(actor_gradients, method=method),
     )

@@ -14,11 +14,12 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
 
-from cojax.agents import own_networks, returns
+from cojax.agents import batch_norm, own_networks, returns
 from cojax.agents.algorithm import Environment, Metrics, Number, Scalar
 from cojax.agents.distributions import ActionBox
 from cojax.agents.networks import forward
 from cojax.agents.normalization import Moments
+from cojax.agents.optimization import pack
 from cojax.agents.replay import Sample
 from cojax.agents.value_output import error_weight, value
 from cojax.linalg import lift
@@ -56,12 +57,37 @@ class Networks(NamedTuple):
         num: int | None = None,
     ) -> Float[Array, " critics *batch"]:
         """Q_i(s, u) of the first ``num`` critics, or of all."""
-        if self.actions is not None:
-            u = (u - lift(self.actions.mean, u)) / lift(self.actions.std(), u)
-        x = jnp.concatenate([obs, u], axis=-1)
+        x = self.critic_input(obs, u)
         trees = self.critic_trees(critics)[:num]
         outputs = jnp.stack([forward(self.critic, c, x)[..., 0] for c in trees])
         return value(outputs, self.kappa)
+
+    def critic_input(
+        self, obs: Float[Array, "*batch o"], u: Float[Array, "*batch m"]
+    ) -> Float[Array, "*batch d"]:
+        """What critics see of observations and actions."""
+        if self.actions is not None:
+            u = (u - lift(self.actions.mean, u)) / lift(self.actions.std(), u)
+        return jnp.concatenate([obs, u], axis=-1)
+
+    def training_q_values(
+        self, critics: PyTree, obs: Float[Array, "B o"], u: Float[Array, "B m"]
+    ) -> tuple[Float[Array, " critics B"], tuple[PyTree, ...]]:
+        """Q_i(s, u) of critics with batch statistics, in training, and the running averages of
+        each after this batch: see ``batch_norm``.
+        """
+        x = self.critic_input(obs, u)
+        found = [
+            batch_norm.forward_training(self.critic, c, x)  # pyright: ignore[reportArgumentType]
+            for c in self.critic_trees(critics)
+        ]
+        outputs = jnp.stack([out[..., 0] for out, _ in found])
+        return value(outputs, self.kappa), tuple(statistics for _, statistics in found)
+
+    def refreshed(self, critics: PyTree, statistics: tuple[PyTree, ...]) -> PyTree:
+        """The critics, packed or not as they were, with these running averages."""
+        trees = zip(self.critic_trees(critics), statistics, strict=True)
+        return pack(tuple({**tree, batch_norm.STATISTICS: new} for tree, new in trees))[0]
 
 
 class Learner(struct.PyTreeNode):
@@ -102,6 +128,10 @@ class OffPolicyMethod:
             the actor's loss; taken where ``h.learn_temperature``. None without a temperature.
         targets: networks that ``target`` wants slow copies of.
         smallest: whether the smallest of the critics is the learner's Q̂; otherwise the first is.
+        critic_loss: ``(critics, learner, minibatch, nets, *, h) -> (loss, (mean Q, statistics))``
+            of critics with batch statistics, ``batch_norm.NormalizedMLP``; the statistics are
+            their new running averages. None where critics are plain and lose their distance to
+            ``target``.
     """
 
     outputs: int
@@ -112,6 +142,11 @@ class OffPolicyMethod:
     alpha_loss: Callable[..., Scalar] | None = None
     targets: tuple[str, ...] = NETWORKS
     smallest: bool = False
+    critic_loss: Callable[..., tuple[Scalar, tuple[Scalar, tuple[PyTree, ...]]]] | None = None
+
+    def critic_network(self, h: PyTree, inputs: int) -> nn.Module:
+        """The network of one critic, see ``own_networks``."""
+        return own_networks.critic_network(h, inputs, normalized=self.critic_loss is not None)
 
 
 def networks(
@@ -128,7 +163,7 @@ def networks(
     dim, m = own_networks.dimensions(env, env_params)
     return Networks(
         own_networks.actor_network(h, dim, method.outputs * m),
-        own_networks.critic_network(h, dim + m),
+        method.critic_network(h, dim + m),
         box,
         actions if h.normalize_actions else None,
         h.relative_error,
@@ -153,5 +188,10 @@ def critic_loss(
 ) -> tuple[Scalar, Scalar]:
     """Σ_i E[w (Q_i(s, u) - y)²], w = 1/(1 + (κ Q_i)²) held constant; and the mean of all Q_i."""
     q = nets.q_values(critics, rows.obs, rows.u)
-    weight = error_weight(q, nets.kappa)
-    return jnp.sum(jnp.mean(weight * (q - y[None]) ** 2, axis=-1)), jnp.mean(q)
+    return weighted_error(q, y, nets.kappa), jnp.mean(q)
+
+
+def weighted_error(q: Float[Array, " critics B"], y: Float[Array, " B"], kappa: Number) -> Scalar:
+    """Σ_i E[w (Q_i - y)²], w = 1/(1 + (κ Q_i)²) held constant."""
+    weight = error_weight(q, kappa)
+    return jnp.sum(jnp.mean(weight * (q - y[None]) ** 2, axis=-1))

@@ -15,9 +15,16 @@ from cojax.types import Array, Int, PRNGKeyArray, PyTree
 PACKED = 50_000  # entries, from which parameters stay a tree
 
 
-def optimizer(max_grad_norm: Number, eps: Number) -> optax.GradientTransformation:
-    """Gradient clipped by its global norm, then Adam's direction; the rate is applied outside."""
-    return optax.chain(optax.clip_by_global_norm(max_grad_norm), optax.scale_by_adam(eps=eps))
+def optimizer(
+    max_grad_norm: Number, eps: Number, beta1: Number = 0.9
+) -> optax.GradientTransformation:
+    """Gradient clipped by its global norm, then Adam's direction; the rate is applied outside.
+
+    ``beta1`` is the decay of Adam's mean of gradients. Where a gradient is 0 the direction is, too.
+    """
+    return optax.chain(
+        optax.clip_by_global_norm(max_grad_norm), optax.scale_by_adam(b1=beta1, eps=eps)
+    )
 
 
 def pack(params: PyTree) -> tuple[PyTree, Callable[[PyTree], PyTree]]:

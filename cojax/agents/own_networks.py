@@ -23,6 +23,7 @@ from jax.flatten_util import ravel_pytree
 
 from cojax import precision
 from cojax.agents.algorithm import Environment
+from cojax.agents.batch_norm import NormalizedMLP
 from cojax.agents.networks import MLP, forward, scale_head
 from cojax.errors import InputError, one_line, one_of
 from cojax.types import Array, Float, PyTree
@@ -112,10 +113,14 @@ def actor_network(h: PyTree, inputs: int, outputs: int) -> nn.Module:
     return _own("actor", h.actor, inputs, outputs)
 
 
-def critic_network(h: PyTree, inputs: int) -> nn.Module:
-    """The network of one critic; raises InputError as :func:`check` does."""
+def critic_network(h: PyTree, inputs: int, normalized: bool = False) -> nn.Module:
+    """The network of one critic; raises InputError as :func:`check` does, and for one of one's own
+    where the learner needs its batches ``normalized`` inside.
+    """
     if h.critic is None:
-        return MLP(h.hidden, 1, h.activation, 1.0)
+        return (NormalizedMLP if normalized else MLP)(h.hidden, 1, h.activation, 1.0)
+    if normalized:
+        raise InputError("critic: this learner normalises its critics inside; expected none given")
     return _own("critic", h.critic, inputs, 1)
 
 

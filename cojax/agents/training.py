@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cojax.agents import a2c, checkpoint, ddpg, loop, memory_budget, ppo, sac, shac, td3
+from cojax.agents import a2c, checkpoint, crossq, ddpg, loop, memory_budget, ppo, sac, shac, td3
 from cojax.agents import algorithm as algorithms
 from cojax.agents.algorithm import Algorithm, Environment, Settings
 from cojax.agents.loop import Plan, Progress
@@ -21,7 +21,7 @@ from cojax.errors import InputError, nearest
 from cojax.types import Content, Float, PRNGKeyArray, PyTree
 
 ALGORITHMS: dict[str, Algorithm] = {
-    module.ALGORITHM.name: module.ALGORITHM for module in (ppo, a2c, sac, td3, ddpg, shac)
+    module.ALGORITHM.name: module.ALGORITHM for module in (ppo, a2c, sac, td3, ddpg, shac, crossq)
 }
 
 

@@ -71,12 +71,13 @@ def train(
     threads: int | None,
     as_json: bool,
 ) -> None:
-    """Train ppo, a2c, sac, td3, ddpg or shac on fixtures and write curves and policies to a folder.
+    """Train an algorithm on fixtures and write curves and policies to a folder.
 
-    Fixtures of one shape are trained together. Hyperparameters are tuned defaults of the fixture's
-    family, then those of CONFIG.yaml or --config, then --set. CONFIG.yaml is the config.yaml of a
-    results folder, or alike; options replace what it says. Interrupt with Ctrl-C; --resume with
-    the same --out goes on from the state of at most a minute before.
+    Algorithms are ppo, a2c, sac, td3, ddpg, crossq and shac. Fixtures of one shape are trained
+    together. Hyperparameters are tuned defaults of the fixture's family, then those of CONFIG.yaml
+    or --config, then --set. CONFIG.yaml is the config.yaml of a results folder, or alike; options
+    replace what it says. Interrupt with Ctrl-C; --resume with the same --out goes on from the state
+    of at most a minute before.
     """
     from cojax.studies.cores import use_threads
 
@@ -98,7 +99,9 @@ def train(
     if what is not None:
         study = _training(what, options, config, settings)
     elif not resume or out is None:
-        raise InputError("ALGORITHM: expected ppo, a2c, sac, td3, ddpg, shac or a CONFIG.yaml")
+        raise InputError(
+            "ALGORITHM: expected ppo, a2c, sac, td3, ddpg, crossq, shac or a CONFIG.yaml"
+        )
     elif options or config or settings:
         raise InputError("--resume: without ALGORITHM it takes everything from the folder")
     elif (found := finished_rows(out)) is not None:
