@@ -10,9 +10,9 @@ from cojax.studies.cores import use_cores
 from cojax.types import Content
 
 if TYPE_CHECKING:
-    from cojax.studies.config import Study as Sweep
     from cojax.studies.results import Outcome as Swept
     from cojax.studies.runner import run_study as run_sweep
+    from cojax.studies.schema import Study as Sweep
 
 __all__ = ["Sweep", "Swept", "load_sweep", "run_sweep", "shipped_sweeps", "sweep", "use_cores"]
 HOME = {"Sweep": "Study", "Swept": "Outcome", "run_sweep": "run_study"}

@@ -17,8 +17,8 @@ from click.testing import CliRunner
 from cojax.agents import load_policy
 from cojax.cli import main
 from cojax.fixtures import load_fixture, save_fixture
-from cojax.studies import config as config_module
 from cojax.studies import engine, load_study, runner, study
+from cojax.studies import schema as schema_module
 from cojax.studies.runner import Watch
 
 ARM, VEHICLE = "arm-n2-p0.80-s7", "nvdex-k1-easy"
@@ -250,7 +250,7 @@ def test_settings_are_an_axis(finished, tmp_path):
 
 def test_tuned_defaults_lie_beneath_and_are_written_out(monkeypatch):
     monkeypatch.setattr(
-        config_module, "hyperparameters", lambda *_: {"learning_rate": 1.0, "hidden": [3]}
+        schema_module, "hyperparameters", lambda *_: {"learning_rate": 1.0, "hidden": [3]}
     )
     given = study(
         {
@@ -272,7 +272,7 @@ def test_tuned_defaults_lie_beneath_and_are_written_out(monkeypatch):
     ]
     written = given.resolved(["ConverseArm"])
     monkeypatch.setattr(
-        config_module, "hyperparameters", lambda profile, *_: {"gamma": 0.1} if profile else {}
+        schema_module, "hyperparameters", lambda profile, *_: {"gamma": 0.1} if profile else {}
     )
     assert settings_of(written) == [
         {"learning_rate": 1.0, "hidden": [8], "clip_eps": 0.1},

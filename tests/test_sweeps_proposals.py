@@ -7,7 +7,7 @@ import pytest
 
 from cojax.errors import InputError
 from cojax.studies.candidates import Proposer, Storage, calls_of, importances
-from cojax.studies.config import Search
+from cojax.studies.schema import Search
 from cojax.studies.space import Parameter
 
 pytest.importorskip("optuna")

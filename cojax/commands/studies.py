@@ -14,8 +14,8 @@ from cojax.commands.results import results
 from cojax.types import Row
 
 if TYPE_CHECKING:
-    from cojax.studies.config import Study
     from cojax.studies.runner import Engine
+    from cojax.studies.schema import Study
 
 
 def going(command: Callable) -> Callable:

@@ -11,7 +11,7 @@ from cojax.commands.studies import finished_rows, go, going, placed, print_json,
 from cojax.types import Content, Json
 
 if TYPE_CHECKING:
-    from cojax.studies.config import Study
+    from cojax.studies.schema import Study
 
 
 @click.command()

@@ -11,7 +11,7 @@ from cojax.errors import InputError
 from cojax.studies.space import Setting, Space
 
 if TYPE_CHECKING:
-    from cojax.studies.config import Algorithm, Study
+    from cojax.studies.schema import Algorithm, Study
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cojax.errors import InputError
-from cojax.studies.config import Search
+from cojax.studies.schema import Search
 from cojax.studies.space import Parameter, Setting, active, ordered
 from cojax.types import Json
 

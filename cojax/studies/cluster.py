@@ -14,10 +14,10 @@ from cojax.errors import InputError
 
 if TYPE_CHECKING:
     from cojax.agents.loop import Progress
-    from cojax.studies.config import Study
     from cojax.studies.engine import Result
     from cojax.studies.members import Chunk, Group
     from cojax.studies.runner import Engine, Work
+    from cojax.studies.schema import Study
 
 RETRIES = 4  # of a chunk whose node was lost
 CONNECT_SECONDS = 10.0

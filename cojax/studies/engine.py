@@ -20,8 +20,8 @@ from cojax.agents.population import Population
 from cojax.agents.training import discounts
 from cojax.evaluation.learning_curve import RelativeGap, TrialGaps
 from cojax.policy import Policy
-from cojax.studies.config import Study
 from cojax.studies.members import Chunk, Group
+from cojax.studies.schema import Study
 from cojax.types import Array, Float, PyTree, Row
 
 STATE_SECONDS = 60.0  # at most this much training is lost, and the interval that is under way

@@ -23,10 +23,10 @@ from cojax.types import Content, Json
 
 if TYPE_CHECKING:
     from cojax.agents.loop import Progress
-    from cojax.studies.config import Study
     from cojax.studies.engine import Result
     from cojax.studies.members import Chunk, Group
     from cojax.studies.runner import Work
+    from cojax.studies.schema import Study
 
 CONNECT_SECONDS = 60
 SEARCH = "search: runs on one host; leave --hosts out"

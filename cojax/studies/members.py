@@ -20,7 +20,7 @@ from cojax.agents.population import Population
 from cojax.agents.training import current_names, discounts, lookup
 from cojax.envs import CommonStreams, ConverseEnv, stack
 from cojax.evaluation.evaluator import group_by_shape
-from cojax.studies.config import Homotopy, Study
+from cojax.studies.schema import Homotopy, Study
 from cojax.studies.space import Setting
 from cojax.studies.systems import StartedFixture
 from cojax.types import Content, PyTree

@@ -18,10 +18,10 @@ from cojax.agents.algorithm import learning
 from cojax.agents.layout import Layout
 from cojax.errors import InputError
 from cojax.io.progress import Report
-from cojax.studies.config import Study
 from cojax.studies.cores import POOL, cores, pool, usable
 from cojax.studies.engine import curve_measure
 from cojax.studies.members import Group
+from cojax.studies.schema import Study
 from cojax.studies.store import Store
 
 WIDTHS = {"cpu": (1, 16), "other": (256, 1024, 4096)}  # that are tried

@@ -19,9 +19,9 @@ from cojax.io.progress import names, stage
 from cojax.io.resume import finish, part
 from cojax.named_policies import MEMBERS
 from cojax.policy import Policy
-from cojax.studies.config import Study
 from cojax.studies.members import Group
 from cojax.studies.rows import flat_rows, learner_rows
+from cojax.studies.schema import Study
 from cojax.studies.store import BEST, CURVES, DATABASE, POLICIES, Store, trial_frame
 from cojax.studies.systems import StartedFixture
 from cojax.studies.tracking import Tracker

@@ -21,11 +21,12 @@ from cojax.io.progress import Report, names, stage
 from cojax.io.resume import begun, claim, settle, unfinished
 from cojax.named_policies import MEMBERS, policy_from_text
 from cojax.studies import engine, members
-from cojax.studies.config import Study, load_study
+from cojax.studies.config import load_study
 from cojax.studies.engine import Result
 from cojax.studies.members import Chunk, Group, cut, groups
 from cojax.studies.placement import Placement, place
 from cojax.studies.results import Outcome, Trained, write
+from cojax.studies.schema import Study
 from cojax.studies.store import Store
 from cojax.studies.systems import StartedFixture, load
 from cojax.studies.tracking import Tracker

@@ -23,11 +23,11 @@ from cojax.io import files, json_text
 from cojax.io.progress import Report, stage
 from cojax.studies.branches import Branch, branches
 from cojax.studies.candidates import Proposer, Storage, importances
-from cojax.studies.config import Study
 from cojax.studies.engine import final_measure
 from cojax.studies.members import Group, blocks, group
 from cojax.studies.placement import DEFAULT, devices, kind
 from cojax.studies.rows import log_gap_upper_bound
+from cojax.studies.schema import Study
 from cojax.studies.space import Setting
 from cojax.studies.store import DATABASE
 from cojax.studies.systems import StartedFixture

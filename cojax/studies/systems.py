@@ -14,7 +14,7 @@ from cojax.fixtures import Fixture, generate, load_fixture
 from cojax.fixtures.store import save_fixture
 from cojax.io.progress import stage
 from cojax.io.resume import check_part, part
-from cojax.studies.config import Generated, Study
+from cojax.studies.schema import Generated, Study
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,8 +13,8 @@ import numpy as np
 
 from cojax.errors import InputError
 from cojax.io.resume import unfinished
-from cojax.studies.config import Study
 from cojax.studies.members import Chunk
+from cojax.studies.schema import Study
 from cojax.types import Row
 
 if TYPE_CHECKING:
