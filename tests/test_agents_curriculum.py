@@ -36,7 +36,7 @@ def arm():
 def test_stages_are_the_problem_at_other_knobs_and_leave_its_value_alone(name):
     params = cojax.make(name)[1]
     values = [0.3, 0.5, float(params.system.p)]
-    way = stages(params, "p", values)
+    way = cojax.stack(stages(params, "p", values))
     s = params.initial_state.sample(jax.random.key(0))
     a = jnp.ones(params.system.action_dim, s.dtype)
     for i, p in enumerate(values):
@@ -67,6 +67,16 @@ def test_every_knob_of_the_geometry_can_be_one(arm):
     np.testing.assert_allclose(way.stages.system.geometry.g0, [0.0, 0.4, 0.8], rtol=1e-6)
 
 
+def test_a_batch_may_begin_beyond_its_own_values():
+    """Where stages are harder than the problem, series of unlike lengths meet."""
+    names = ("arm-n12-p0.60-s7", "arm-n12-p0.80-s11")
+    alone = [cojax.make(name)[1] for name in names]
+    starts = [stages(one, "p", [1.0])[0].system.inverse_sqrt.length for one in alone]
+    assert starts[0] != starts[1]
+    way = curriculum(cojax.stack(alone), p=1.0, num_stages=2)
+    np.testing.assert_allclose(way.stages.system.p, [[1.0, 0.6], [1.0, 0.8]], rtol=1e-6)
+
+
 def trained(params, **options):
     key = jax.random.key(3)
     given = {"hyperparameters": TINY, "num_seeds": 2, "total_timesteps": 64, "eval_every": 32}
@@ -87,7 +97,9 @@ def near(a, b):
 
 def test_a_curriculum_of_one_value_is_training_without_and_another_is_not(arm):
     plain = trained(arm)
-    still = Curriculum(arm, stages(arm, "p", [float(arm.system.p)] * 2), np.float32(0.5))
+    still = Curriculum(
+        arm, cojax.stack(stages(arm, "p", [float(arm.system.p)] * 2)), np.float32(0.5)
+    )
     near(trained(still), plain)
     moved = trained(curriculum(arm, p=0.2, until=1.0))
     with pytest.raises(AssertionError):
@@ -128,7 +140,7 @@ def test_interrupted_and_continued_it_is_the_same_and_without_it_another_run(arm
         ({"q": 0.2}, "curriculum: unknown 'q'"),
         ({"p": 0.0}, "p: expected"),
         ({"p": 0.2, "until": 0.0}, "until: expected"),
-        ({"p": 0.2, "num_stages": 1}, "num_stages: expected at least 2"),
+        ({"p": 0.2, "num_stages": 1}, "num_stages: expected a whole number >= 2"),
     ],
 )
 def test_what_it_refuses_in_one_line(arm, options, message):

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from cojax.agents.networks import activation, hidden_product, narrow_product, orthogonal
+from cojax.agents.networks import MLP, activation, head_layer, hidden_layer
 from cojax.linalg import lift
 from cojax.types import Array, Float, PyTree
 
@@ -64,22 +64,11 @@ class BatchRenorm(nn.Module):
         return lift(gain, x) * x + lift(scale * d + bias - gain * batch_mean, x)
 
 
-class NormalizedMLP(nn.Module):
+class NormalizedMLP(MLP):
     """x -> W_L h_{L-1} + b_L, h_l = N_l(φ(W_l h_{l-1} + b_l)), h_0 = N_0(x).
 
-    N_l is batch renormalisation. Weights and biases begin as those of ``networks.MLP``.
-
-    Attributes:
-        hidden: widths of the hidden layers.
-        out: width of the output.
-        activation: φ, a name in ``networks.ACTIVATIONS``.
-        head_scale: gain of the last layer.
+    N_l is batch renormalisation. The rest is as in ``networks.MLP``.
     """
-
-    hidden: tuple[int, ...]
-    out: int
-    activation: str = "tanh"
-    head_scale: float = 1.0
 
     @nn.compact
     def __call__(
@@ -89,11 +78,8 @@ class NormalizedMLP(nn.Module):
         phi = activation(self.activation)
         x = BatchRenorm(name="norm")(x, training)
         for i, width in enumerate(self.hidden):
-            init, name = orthogonal(2.0**0.5), f"layer{i}"
-            layer = nn.Dense(width, kernel_init=init, dot_general=hidden_product, name=name)
-            x = BatchRenorm(name=f"norm{i}")(phi(layer(x)), training)
-        init = orthogonal(self.head_scale)
-        return nn.Dense(self.out, kernel_init=init, dot_general=narrow_product, name="head")(x)
+            x = BatchRenorm(name=f"norm{i}")(phi(hidden_layer(i, width)(x)), training)
+        return head_layer(self.out, self.head_scale)(x)
 
 
 def forward_training(

@@ -142,24 +142,22 @@ def _programs(population: Population, evaluate: Evaluate | None) -> dict[str, st
 
     def stepped(env_params, h, key):
         del h
-        env_params = problem_of(env_params)
         _, state = env.reset(key, env_params)
         action = jnp.zeros(env.action_space(env_params).shape, jnp.float32)
         return env.step(key, state, action, env_params)
 
     def first(env_params, h, key):
-        env_params = problem_of(env_params)
         return spec.policy_params(env, spec.init(env, key, env_params, h), env_params, h)
 
     def measured(env_params, h, key):
-        env_params = problem_of(env_params)
         shapes = jax.eval_shape(first, env_params, h, key)
         params = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
         policy = Policy(params, spec.policy_apply(env, env_params, h), spec.name)
         return evaluate and evaluate(policy, env_params, jax.random.key(0))
 
     def digits(function):
-        traced = jax.jit(function).trace(*population.arguments(0))
+        env_params, *rest = population.arguments(0)
+        traced = jax.jit(function).trace(problem_of(env_params), *rest)
         words = traced.lower(lowering_platforms=("cpu",)).as_text()
         if "callback" in words:  # no part of the program that could be compared
             return "with a callback"

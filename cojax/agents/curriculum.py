@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from cojax import inputs
 from cojax.agents.algorithm import Clock, Number
-from cojax.envs.batching import num_instances, unstack
+from cojax.envs.batching import stack, unstack
 from cojax.envs.params import EnvParams
 from cojax.envs.stages import knobs, stages
 from cojax.errors import InputError
@@ -73,20 +74,17 @@ def curriculum(
     """
     if len(start) != 1:
         raise InputError(f"curriculum: expected one knob and where it starts, got {sorted(start)}")
-    if not (isinstance(until, int | float) and 0.0 < until <= 1.0):
-        raise InputError(f"curriculum: until: expected a number in (0, 1], got {until!r}")
-    if not (isinstance(num_stages, int) and num_stages >= 2):
-        raise InputError(f"curriculum: num_stages: expected at least 2, got {num_stages!r}")
+    share = inputs.number("curriculum: until", until, 0.0, 1.0, low_open=True)
+    num_stages = inputs.whole("curriculum: num_stages", num_stages, 2)
     ((knob, first),) = start.items()
+    first = inputs.number(f"curriculum: {knob}", first)
     way = []
     for one in unstack(params):
         last = knobs(one.system).get(knob, first)
-        way.append(stages(one, knob, np.linspace(first, last, num_stages).tolist()))
-    share = jnp.float32(until)
-    if num_instances(params) is None:
-        return Curriculum(params, way[0], share)
-    both = jax.tree.map(lambda *leaves: np.stack([np.asarray(x) for x in leaves]), *way)
-    return Curriculum(params, both, jnp.full(len(way), share))
+        way += stages(one, knob, np.linspace(first, last, num_stages).tolist())
+    lead = jnp.shape(params.max_steps_in_episode)  # all at once, so that all have one shape
+    both = jax.tree.map(lambda x: x.reshape(*lead, num_stages, *x.shape[1:]), stack(way))
+    return Curriculum(params, both, jnp.full(lead, share, jnp.float32))
 
 
 def stage_of(env_params: PyTree, clock: Clock) -> PyTree:

@@ -106,6 +106,17 @@ def orthogonal(scale: float) -> Callable[..., jax.Array]:
     return init
 
 
+def hidden_layer(number: int, width: int) -> nn.Dense:
+    """Hidden layer ``number`` of a perceptron: orthogonal weights with gain √2, zero biases."""
+    init, name = orthogonal(2.0**0.5), f"layer{number}"
+    return nn.Dense(width, kernel_init=init, dot_general=hidden_product, name=name)
+
+
+def head_layer(width: int, scale: float) -> nn.Dense:
+    """Last layer of a perceptron, see ``scale_head``: orthogonal weights with gain ``scale``."""
+    return nn.Dense(width, kernel_init=orthogonal(scale), dot_general=narrow_product, name="head")
+
+
 class MLP(nn.Module):
     """x -> W_L φ(... φ(W_1 x + b_1)) + b_L, orthogonal weights and zero biases.
 
@@ -129,11 +140,8 @@ class MLP(nn.Module):
         """Map inputs to outputs."""
         phi = activation(self.activation)
         for i, width in enumerate(self.hidden):
-            init, name = orthogonal(2.0**0.5), f"layer{i}"
-            layer = nn.Dense(width, kernel_init=init, dot_general=hidden_product, name=name)
-            x = phi(layer(x))
-        init = orthogonal(self.head_scale)
-        return nn.Dense(self.out, kernel_init=init, dot_general=narrow_product, name="head")(x)
+            x = phi(hidden_layer(i, width)(x))
+        return head_layer(self.out, self.head_scale)(x)
 
 
 def forward(

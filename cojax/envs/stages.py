@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Sequence
 
 from cojax import errors
-from cojax.envs.batching import stack
 from cojax.envs.params import EnvParams
 from cojax.errors import InputError
 from cojax.quadratic import QuadraticGaussian, rebuild
@@ -24,8 +23,8 @@ def knobs(system: System) -> dict[str, float]:
     return {"p": float(quadratic.p)} | {n: float(getattr(geometry, n)) for n in sorted(names)}
 
 
-def stages(params: EnvParams, knob: str, values: Sequence[float]) -> EnvParams:
-    """The problem with ``knob`` at each of ``values``, stacked: leaves (K, ...).
+def stages(params: EnvParams, knob: str, values: Sequence[float]) -> list[EnvParams]:
+    """The problem with ``knob`` at each of ``values``.
 
     P, Q, R, γ and the noise are held, and with them V* (paper, Section VI); the drift is derived
     anew. Raises InputError for a knob that the family does not have, and an unusable value.
@@ -38,7 +37,7 @@ def stages(params: EnvParams, knob: str, values: Sequence[float]) -> EnvParams:
         same = value == known[knob]  # to the bit, and not what rounding makes of it
         return system if same else rebuild(system, **{knob: value})
 
-    return stack([dataclasses.replace(params, system=at(float(value))) for value in values])
+    return [dataclasses.replace(params, system=at(float(value))) for value in values]
 
 
 def _quadratic(system: System) -> QuadraticGaussian:
