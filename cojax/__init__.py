@@ -32,11 +32,16 @@ _MODULES = (
     "agents",
     "envs",
     "evaluation",
+    "experiments",
     "families",
     "fixtures",
     "oracle",
+    "precision",
     "quadratic",
+    "report",
     "streams",
+    "studies",
+    "sweeps",
     "testing",
 )
 
@@ -47,11 +52,16 @@ if TYPE_CHECKING:
     from cojax import agents as agents
     from cojax import envs as envs
     from cojax import evaluation as evaluation
+    from cojax import experiments as experiments
     from cojax import families as families
     from cojax import fixtures as fixtures
     from cojax import oracle as oracle
+    from cojax import precision as precision
     from cojax import quadratic as quadratic
+    from cojax import report as report
     from cojax import streams as streams
+    from cojax import studies as studies
+    from cojax import sweeps as sweeps
     from cojax import testing as testing
     from cojax.agents import train as train
     from cojax.agents.curriculum import curriculum as curriculum

@@ -7,14 +7,27 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 import jax
+import numpy as np
 from flax import struct
 
 from cojax.errors import InputError
+from cojax.io.described import About, described
 from cojax.types import Array, Float, PRNGKeyArray, PyTree
 
 Apply: TypeAlias = Callable[[PyTree, Float[Array, " d"], PRNGKeyArray], Float[Array, " m"]]
 
 
+def _about(policy: Policy) -> About:
+    """What a policy shows of itself."""
+    leaves = jax.tree.leaves(policy.params)
+    count = sum(np.size(x) for x in leaves)
+    lead = np.shape(leaves[0])[: len(policy.axes)] if leaves else ()
+    members = ", ".join(f"{axis} {n}" for axis, n in zip(policy.axes, lead, strict=False))
+    facts = {"of": type(policy.apply).__name__, "parameters": f"{count:,}", "axes": members}
+    return f"Policy {policy.name!r}: a = apply(params, obs, key)", facts
+
+
+@described(_about)
 @struct.dataclass
 class Policy:
     """A policy a = apply(params, obs, key), with its parameters beside it.

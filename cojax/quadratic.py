@@ -33,6 +33,7 @@ from numpy.typing import ArrayLike, DTypeLike
 from cojax import errors, inputs, inverse_sqrt, linalg, precision
 from cojax.geometry import BASE, Family
 from cojax.inverse_sqrt import InverseSqrt
+from cojax.io.described import About, described, number
 from cojax.linalg import Symmetric, matvec, quadratic_form
 from cojax.noise import GAUSSIAN, Noise, gaussian
 from cojax.system import Optimum, System
@@ -76,6 +77,25 @@ class Geometry(Family):
         return build(geometry, **rest)
 
 
+def _about(system: QuadraticGaussian) -> About:
+    """What a system shows of itself."""
+    lead = np.shape(system.gamma)
+    geometry = system.geometry
+    facts = {
+        "states": system.state_dim,
+        "actions": system.action_dim,
+        "gamma": number(system.gamma),
+        "p": number(system.p),
+        "inverse square root": type(system.inverse_sqrt).__name__,
+        "dtype": getattr(system.gamma, "dtype", ""),
+    }
+    name = getattr(geometry, "family", type(geometry).__name__)
+    return f"QuadraticGaussian system: {name}" + (
+        f", {lead[0]} side by side" if lead else ""
+    ), facts
+
+
+@described(_about)
 @inputs.guarded
 @struct.dataclass
 class QuadraticGaussian(System):

@@ -7,9 +7,11 @@ import inspect
 import json
 import re
 
+import jax
 import numpy as np
 import pytest
 
+import cojax
 from cojax.agents import RenamedWarning, algorithm, ppo, td3, training, tuned
 from cojax.agents.algorithm import hyperparameters
 from cojax.errors import InputError
@@ -122,3 +124,38 @@ def test_files_with_the_last_versions_names_say_what_they_said():
     swept = both_ways(study_of, content)
     assert len(swept.settings(swept.algorithms[0])) == 3
     assert list(swept.algorithms[0].space) == ["stagger_episodes", "popart_rate", "gamma"]
+
+
+def test_origin_names_profile_family_and_what_is_given():
+    assert tuned.origin(None, "ppo", "NVDEx") == "ppo: its defaults"
+    assert tuned.origin("tuned", "ppo", "NVDEx", ["gamma"]) == (
+        "ppo: tuned for NVDEx, with gamma as given"
+    )
+    assert tuned.origin("tuned", "ddpg", "ConverseArm") == (
+        "ddpg: its defaults (nothing tuned for ConverseArm)"
+    )
+    with pytest.raises(ValueError, match="profile: expected tuned, published or None, got 'best'"):
+        tuned.origin("best", "ppo", None)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_profile_lies_beneath_what_is_given():
+    env, params = cojax.make("NVDEx-v0", K=1)
+    key = jax.random.key(0)
+
+    def job(hyperparameters, **options):
+        return training.prepare(
+            "ppo", params, key, env=env, hyperparameters=hyperparameters, total_timesteps=1,
+            num_seeds=None, **options,
+        )  # fmt: skip
+
+    small = {"hidden": [4], "num_envs": 2, "num_steps": 2, "num_minibatches": 1}
+    found = job([small, {**small, "gae_lambda": 0.5}], profile="tuned")
+    h, known = found.population.h, tuned.tuned("ppo", "NVDEx")
+    assert known["gae_lambda"] != ppo.PPO().gae_lambda
+    np.testing.assert_allclose(h.gae_lambda, [known["gae_lambda"], 0.5], rtol=1e-6)
+    assert set(np.ravel(h.max_episode_steps)) == {known["max_episode_steps"]}
+    assert h.num_envs == 2
+    assert found.origin.startswith("ppo: tuned for NVDEx, with gae_lambda, hidden, num_envs")
+    assert job(small).origin.startswith("ppo: its defaults, with hidden")
+    with pytest.raises(ValueError, match="profile: expected hyperparameters as mappings"):
+        job(ppo.PPO(num_envs=2, num_steps=2, num_minibatches=1), profile="tuned")

@@ -18,18 +18,19 @@ NOW = {"schema": "cojax.study/1", "fixtures": ["point-mass"], "algorithms": [PPO
         (
             {"schema": "cojax.train/1", "algorithm": PPO, "settings": [{"gamma": 0.9}]},
             "train",
-            {"algorithms": [{**PPO, "settings": [{"gamma": 0.9}]}]},
+            {"algorithms": [{**PPO, "settings": [{"gamma": 0.9}]}], "profile": "tuned"},
         ),
         ({"schema": "cojax.train/1", "algorithm": PPO, "tuned": False}, "train", {"profile": None}),
+        ({"schema": "cojax.train/1", "algorithm": PPO}, "train", {"profile": "tuned"}),
         (
             {"schema": "cojax.sweep/1", "algorithms": [PPO], "num_seeds": 2},
             "sweep",
-            {"num_seeds": 2},
+            {"num_seeds": 2, "profile": "tuned"},
         ),
         (
             {"schema": "cojax.sweep/1", "algorithms": [PPO], "curve": {"points": 3}},
             "sweep",
-            {"curve": {"points": 3}},
+            {"curve": {"points": 3}, "profile": "tuned"},
         ),
     ],
 )
@@ -48,7 +49,7 @@ def test_kinds_differ_in_what_lies_beneath():
     }  # fmt: skip
     assert {k: s.curve.points for k, s in found.items()} == {"run": 10, "train": 20, "sweep": 5}
     assert {k: s.profile for k, s in found.items()} == {
-        "run": None, "train": "tuned", "sweep": "tuned",
+        "run": None, "train": None, "sweep": None,
     }  # fmt: skip
     assert [k for k, s in found.items() if s.common_streams] == ["run"]
 

@@ -22,6 +22,7 @@ from cojax.agents.algorithm import Algorithm, Environment
 from cojax.agents.networks import forward
 from cojax.agents.own_networks import critic_network, rescalable
 from cojax.errors import InputError
+from cojax.io.described import described
 from cojax.policy import Policy
 from cojax.types import Array, Float, PRNGKeyArray, PyTree
 
@@ -54,6 +55,8 @@ class CriticFunction:
         return params["unit"] * value_output.value(out, params["kappa"]) + params["shift"]
 
 
+@described(lambda critic: (f"Critic {critic.kind}, in raw reward: compare -{critic.kind} with "
+    f"{critic.kind}*", {"network": type(critic.apply.network).__name__}))  # fmt: skip
 @struct.dataclass
 class Critic:
     """A learner's value function, in units of the environment's own reward.
@@ -90,6 +93,8 @@ class Critic:
         return self.apply(self.params, obs, action)
 
 
+@described(lambda agent: ("Agent: one learner, for diagnosis", {
+    "policy": agent.policy.name, "critic": agent.critic.kind}))  # fmt: skip
 @dataclasses.dataclass(frozen=True)
 class Agent:
     """One learner as training left it.

@@ -13,10 +13,27 @@ import numpy as np
 from cojax.agents import inspect
 from cojax.agents.inspect import Agent, Critic
 from cojax.errors import InputError
+from cojax.io.described import About, described, number
 from cojax.policy import Policy
 from cojax.types import PyTree
 
 
+def _about(run: Run) -> About:
+    """What a run shows of itself."""
+    sizes = zip(run.axes, run.failed.shape, strict=True)
+    members = ", ".join(f"{axis} {n}" for axis, n in sizes) or "one learner"
+    gaps = numbers(run.curves, (*run.failed.shape, len(run.timesteps)))
+    facts = {
+        "hyperparameters": run.origin,
+        "failed": f"{int(run.failed.sum())} of {run.failed.size}",
+        "last evaluation": "" if gaps is None else number(gaps[..., -1]),
+        "speed": f"{run.steps_per_second:,.0f} steps/s after {run.compile_seconds:.1f} s of "
+        "compilation",
+    }
+    return f"Run of {run.algorithm}: {members}; {int(run.timesteps[-1]):,} steps each", facts
+
+
+@described(_about)
 @dataclasses.dataclass(frozen=True)
 class Run:
     """What training gave. ``axes`` label the leading axes of every array: K intervals follow them.
@@ -38,6 +55,7 @@ class Run:
         compile_seconds: time to compile, and of a first call that does no step.
         memory_bytes: peak memory as estimated before training.
         chunks: parts that were trained one after another to stay within the memory.
+        origin: where the hyperparameters come from, in words.
         hyperparameters: as used, leaves with the axis ``hyperparameters`` if present.
         states: of the learners: one, with all members in a row in front, if they ran side by side,
             else one a member; empty if there was more than one chunk.
@@ -59,6 +77,7 @@ class Run:
     chunks: int
     hyperparameters: PyTree
     states: list[PyTree] = dataclasses.field(repr=False)
+    origin: str = ""
 
     def member(self, which: str = "last", **index: int) -> Policy:
         """One member's policy, e.g. ``run.member(fixture=0, seed=3)``; it runs alone.

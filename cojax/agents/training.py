@@ -6,18 +6,34 @@ import dataclasses
 import os
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
-from cojax.agents import a2c, checkpoint, crossq, ddpg, loop, memory_budget, ppo, sac, shac, td3
+from cojax.agents import (
+    a2c,
+    checkpoint,
+    crossq,
+    ddpg,
+    loop,
+    memory_budget,
+    ppo,
+    sac,
+    shac,
+    td3,
+    tuned,
+)
 from cojax.agents import algorithm as algorithms
 from cojax.agents.algorithm import Algorithm, Environment, Settings
+from cojax.agents.curriculum import problem_of
 from cojax.agents.loop import Plan, Progress
 from cojax.agents.population import Evaluate, Population, grid
 from cojax.agents.run import Run, assemble, labelled
+from cojax.agents.tuned import Profile
 from cojax.errors import InputError, nearest
+from cojax.io.progress import shown
 from cojax.types import Content, Float, PRNGKeyArray, PyTree
 
 ALGORITHMS: dict[str, Algorithm] = {
@@ -36,10 +52,11 @@ def train(
     *,
     env: Environment | None = None,
     hyperparameters: Settings = None,
+    profile: Profile | None = None,
     num_seeds: int | None = 4,
     total_timesteps: int = 300_000,
     num_envs: int | None = None,
-    progress: Progress | None = None,
+    progress: Progress | Literal["auto"] | None = "auto",
     evaluate: Evaluate | None = None,
     eval_every: int | None = None,
     batching: str = "auto",
@@ -60,11 +77,16 @@ def train(
         params: environment parameters; a stacked batch (leading axis on every leaf) is an axis.
         key: typed key, ``jax.random.key(seed)``, of the threefry generator.
         env: a gymnax environment with a Box action space; None for cojax's own.
-        hyperparameters: None, a mapping, an instance, or a sequence of those (an axis).
+        hyperparameters: None, a mapping, an instance, or a sequence of those (an axis); what is
+            not named has the algorithm's default.
+        profile: "tuned" or "published" hyperparameters for the system's family in place of the
+            defaults, where there are any; an instance is complete and takes none.
         num_seeds: length of the seed axis; None for a single run without one.
         total_timesteps: environment steps of each member, rounded up to whole updates.
         num_envs: shorthand for the hyperparameter of that name.
-        progress: called on the host after each interval as ``progress(steps, total, metrics)``;
+        progress: "auto" shows a bar on a terminal and in notebooks, and nothing else; None is
+            silent; or it is called on the host after each interval as
+            ``progress(steps, total, metrics)``;
             what ``evaluate`` returned is ``metrics["evaluation"]``, and environment steps of all
             members a second are ``metrics["steps_per_second"]``. In chunks, ``steps`` is the mean
             over all members and the metrics are those of the chunk, its members in a row.
@@ -95,7 +117,12 @@ def train(
     job = prepare(**given)
     if job.warning is not None:
         warnings.warn(job.warning, DiscountWarning, stacklevel=2)
-    return job.run(progress)
+    if callable(progress) or progress is None:
+        return job.run(progress)
+    if progress != "auto":
+        raise InputError(f"progress: expected auto, None or a function, got {progress!r}")
+    with shown(job.origin) as bar:
+        return job.run(None if bar is None else lambda steps, total, _: bar(steps / total))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,6 +141,7 @@ class Job:
         memory_limit: what it was to stay within, bytes.
         compile_seconds: time it took to compile.
         checkpoint_dir: as given to ``train``.
+        origin: where the hyperparameters come from, in words.
     """
 
     population: Population
@@ -127,6 +155,7 @@ class Job:
     memory_limit: int
     compile_seconds: float
     checkpoint_dir: Path | None
+    origin: str
 
     @algorithms.learning()
     def run(self, progress: Progress | None = None, checkpoint_seconds: float = 0.0) -> Run:
@@ -150,7 +179,8 @@ class Job:
             seconds = run.compile_seconds + (0.0 if number else self.compile_seconds)
             states = [] if several else run.states
             runs.append(dataclasses.replace(run, compile_seconds=seconds, states=states))
-        return assemble(self.sizes, self.chunks, runs, self.population.h)
+        run = assemble(self.sizes, self.chunks, runs, self.population.h)
+        return dataclasses.replace(run, origin=self.origin)
 
     def _overall(self, progress: Progress, number: int) -> Progress:
         """Progress of a chunk as that of all members, the mean of their steps; by their axes where
@@ -174,6 +204,7 @@ def prepare(
     *,
     env: Environment | None = None,
     hyperparameters: Settings = None,
+    profile: Profile | None = None,
     num_seeds: int | None = 4,
     total_timesteps: int = 300_000,
     num_envs: int | None = None,
@@ -191,6 +222,7 @@ def prepare(
         key: typed key.
         env: a gymnax environment; None for cojax's own.
         hyperparameters: None, a mapping, an instance, or a sequence of those.
+        profile: "tuned", "published" or None.
         num_seeds: length of the seed axis, or None.
         total_timesteps: environment steps of each member.
         num_envs: shorthand for the hyperparameter of that name.
@@ -210,6 +242,7 @@ def prepare(
         from cojax.envs import ConverseEnv
 
         env = ConverseEnv()
+    hyperparameters, origin = _beneath(profile, algorithm, params, hyperparameters)
     population, sizes = grid(
         lookup(algorithm),
         env,
@@ -247,7 +280,29 @@ def prepare(
         memory_limit=limit,
         compile_seconds=seconds,
         checkpoint_dir=folder,
+        origin=origin,
     )
+
+
+def _beneath(
+    profile: Profile | None, algorithm: str, params: PyTree, given: Settings
+) -> tuple[Settings, str]:
+    """The settings with those of a profile beneath them, and where they come from in words."""
+    geometry = getattr(getattr(problem_of(params), "system", None), "geometry", None)
+    family = getattr(geometry, "family", None)
+    found = tuned.hyperparameters(tuned.named(profile), algorithm, family or "")
+    each = list(given) if isinstance(given, Sequence) else [given]
+    named = [one or {} for one in each if one is None or isinstance(one, Mapping)]
+    if len(named) < len(each):
+        if profile is not None:
+            raise InputError("profile: expected hyperparameters as mappings, or none")
+        return given, f"{algorithm}: as given"
+    names = {name for one in named for name in one}
+    line = tuned.origin(profile, algorithm, family, names)
+    if not found:
+        return given, line
+    merged = [{**found, **current_names(algorithm, one)} for one in named]
+    return (merged if isinstance(given, Sequence) else merged[0]), line
 
 
 def discounts(p: Population) -> tuple[Float[np.ndarray, " M"], str | None]:

@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 @click.option("--timesteps", type=int, help="Environment steps of each [default: 300000].")
 @click.option("--seed", type=int, help="Root of all random numbers [default: 0].")
 @click.option("--points", type=int, help="Moments at which the gap is measured [default: 20].")
+@click.option(
+    "--profile",
+    type=click.Choice(["tuned", "published"]),
+    help="Begin with hyperparameters found for the fixture's family, ours or the paper's "
+    "[default: the algorithm's own].",
+)
 @click.option("--config", metavar="HYPER.yaml", help="Hyperparameters, name: value.")
 @click.option(
     "--set",
@@ -61,6 +67,7 @@ def train(
     timesteps: int | None,
     seed: int | None,
     points: int | None,
+    profile: str | None,
     config: str | None,
     settings: tuple[str, ...],
     curriculum: str | None,
@@ -74,8 +81,9 @@ def train(
     """Train an algorithm on fixtures and write curves and policies to a folder.
 
     Algorithms are ppo, a2c, sac, td3, ddpg, crossq and shac. Fixtures of one shape are trained
-    together. Hyperparameters are tuned defaults of the fixture's family, then those of CONFIG.yaml
-    or --config, then --set. CONFIG.yaml is the config.yaml of a results folder, or alike; options
+    together. Hyperparameters are the algorithm's defaults, as in Python, then those of --profile,
+    then those of CONFIG.yaml or --config, then --set. CONFIG.yaml is the config.yaml of a results
+    folder, or alike; options
     replace what it says. Interrupt with Ctrl-C; --resume with the same --out goes on from the state
     of at most a minute before.
     """
@@ -92,6 +100,7 @@ def train(
         "total_timesteps": timesteps,
         "seed": seed,
         "fixtures": list(fixtures) or None,
+        "profile": profile,
         "curve": None if points is None else {"points": points},
         "curriculum": None if curriculum is None else _homotopy(curriculum),
     }

@@ -21,6 +21,7 @@ from gymnax.environments import environment, spaces
 from cojax import streams
 from cojax import system as systems
 from cojax.envs.params import EnvParams
+from cojax.io.described import described
 from cojax.types import Array, Float, Int, PRNGKeyArray, PyTree
 
 
@@ -37,6 +38,7 @@ class EnvState(environment.EnvState):
     s: Float[Array, "*batch d"]
 
 
+@described(lambda env: (f"{env.name}: the dynamics of every system; a problem is its params", {}))
 class ConverseEnv(environment.Environment[EnvState, EnvParams]):
     """A system on the gymnax 1.0 contract.
 

@@ -21,6 +21,7 @@ from cojax import errors, inputs, linalg, precision, streams
 from cojax.consistency import contradiction
 from cojax.errors import InputError
 from cojax.initial import InitialLaw
+from cojax.io.described import About, described, number
 from cojax.quadratic import QuadraticGaussian
 from cojax.system import System
 from cojax.types import Array, Float, Int, Options
@@ -42,6 +43,28 @@ EXPECTED = {
 }
 
 
+def _about(params: EnvParams) -> About:
+    """What a problem shows of itself."""
+    system, lead = params.system, np.shape(params.max_steps_in_episode)
+    facts = {
+        "states": system.state_dim,
+        "actions": system.action_dim,
+        "gamma": number(system.gamma),
+        "horizon": number(params.max_steps_in_episode),
+        "action limit": number(params.action_limit) if params.clip_actions else "none",
+        "dtype": getattr(system.gamma, "dtype", ""),
+    }
+    batch = f", {lead[0]} side by side" if lead else ""
+    return f"EnvParams of {_name(system)}{batch}", facts
+
+
+def _name(system: System) -> str:
+    """The family of a system, or its class."""
+    geometry = getattr(system, "geometry", None)
+    return getattr(geometry, "family", type(system).__name__)
+
+
+@described(_about)
 @inputs.guarded
 @struct.dataclass(kw_only=True)
 class EnvParams(environment.EnvParams):

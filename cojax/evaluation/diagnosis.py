@@ -31,6 +31,7 @@ from cojax.evaluation.members import jax_policy, player
 from cojax.evaluation.named_systems import named_systems, scope
 from cojax.evaluation.references import ReferencePolicy
 from cojax.evaluation.rollout import discount
+from cojax.io.described import About, described
 from cojax.policy import Policy
 from cojax.trials import relative, scan_trial
 from cojax.types import Array, Float, PRNGKeyArray, PyTree, Row
@@ -56,6 +57,23 @@ class Agent(Protocol):
     gradients: Callable[[ConverseEnv, EnvParams, PRNGKeyArray, int], PyTree]
 
 
+def _about(reading: Diagnosis) -> About:
+    """What a diagnosis shows of itself."""
+    medians = [
+        error and f"{error['median']:.3g}" for error in (reading.value_error, reading.q_error)
+    ]
+    facts = {
+        "gap": f"{reading.relative_gap:.3g} V*",
+        "action error": f"{reading.action_error:.3g}",
+        "value error": medians[0],
+        "Q error": medians[1],
+        "cosine of the gradient": reading.gradient and f"{reading.gradient['of_mean']:.3g}",
+        "failed": f"{reading.failures} of {len(reading.visits['value'])} trials",
+    }
+    return f"Diagnosis of {reading.policy} on {reading.fixture}", facts
+
+
+@described(_about)
 @dataclasses.dataclass(frozen=True)
 class Diagnosis:
     """What the meters read, on N trials of T steps.

@@ -27,12 +27,14 @@ from cojax.envs import EnvParams
 from cojax.errors import InputError
 from cojax.evaluation import planning
 from cojax.evaluation.linearised import lqr_gain
+from cojax.io.described import described
 from cojax.system import Optimum
 from cojax.types import Array, PRNGKeyArray, PyTree
 
 Act = Callable[[PyTree, Optimum, Array, PRNGKeyArray], Array]
 
 
+@described(lambda reference: (f"ReferencePolicy {reference.name!r}", {}))
 @dataclasses.dataclass(frozen=True)
 class ReferencePolicy:
     """A policy that may see the optimum.

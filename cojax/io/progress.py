@@ -26,14 +26,26 @@ class Report(Protocol):
 
 
 @contextmanager
-def stage(name: str, *, announced: bool = True) -> Iterator[Report]:
+def shown(name: str) -> Iterator[Report | None]:
+    """The bar of one piece of work in Python: on a terminal and in notebooks, elsewhere None."""
+    console = Console(stderr=True)
+    if not (console.is_interactive or console.is_jupyter):
+        yield None
+        return
+    with stage(name, transient=True) as report:
+        yield report
+
+
+@contextmanager
+def stage(name: str, *, announced: bool = True, transient: bool = False) -> Iterator[Report]:
     """One piece of work, from its first word to its time taken.
 
     Work that may yet be refused is not ``announced``: its first line is that of its first report.
+    A ``transient`` bar is gone in the end.
     """
     console = Console(stderr=True)
     start = time.perf_counter()
-    if console.is_interactive:
+    if console.is_interactive or console.is_jupyter:
         columns = [
             TextColumn("{task.description}"),
             BarColumn(),
@@ -41,7 +53,7 @@ def stage(name: str, *, announced: bool = True) -> Iterator[Report]:
             TimeElapsedColumn(),
             TextColumn("{task.fields[note]}"),
         ]
-        with Progress(*columns, console=console) as progress:
+        with Progress(*columns, console=console, transient=transient) as progress:
             task = progress.add_task(name, total=1.0, note="")
             yield lambda share, note="": progress.update(task, completed=share, note=note)
         return

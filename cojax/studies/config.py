@@ -43,10 +43,9 @@ BENEATH: dict[str, Content] = {  # what the kinds do not have in common
         "common_streams": True,
         "evaluation": {"policies": ["oracle", "zero", "random"]},
     },
-    "train": {"name": "train", "profile": "tuned", "curve": {"points": 20}},
+    "train": {"name": "train", "curve": {"points": 20}},
     "sweep": {
         "name": "sweep",
-        "profile": "tuned",
         "curve": {"points": 5},
         "evaluation": {"num_trials": 64, "root": 2},
     },
@@ -116,6 +115,8 @@ def _current(content: Content) -> Content:
     if kind is None:
         return content
     content |= {"schema": SCHEMA, "kind": kind}
+    if kind != "run":
+        content.setdefault("profile", "tuned")
     if kind == "train" and "algorithm" in content:
         algorithm = content.pop("algorithm")
         if isinstance(algorithm, dict) and "settings" in content:

@@ -137,6 +137,11 @@ class Group:
         env_params, h, keys = layout.place((env_params, h, keys))
         return Population.flat(self.spec, self.env, env_params, h, keys, layout)
 
+    def origin(self, config: Study) -> str:
+        """Where the hyperparameters beneath its settings come from, in words."""
+        algorithm = next(one for one in config.algorithms if one.name == self.spec.name)
+        return config.origin(algorithm, self.systems[0].fixture.family)
+
     def warning(self) -> str | None:
         """A line, where some member learns with another discount than its system's own."""
         _, systems, seeds = self.shape

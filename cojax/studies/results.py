@@ -15,6 +15,7 @@ from cojax.evaluation import Evaluation, evaluate, provenance
 from cojax.evaluation.references import ReferencePolicy
 from cojax.fixtures.store import save_fixture
 from cojax.io import files, tables, yaml
+from cojax.io.described import About, described, number
 from cojax.io.progress import names, stage
 from cojax.io.resume import finish, part
 from cojax.named_policies import MEMBERS
@@ -31,6 +32,20 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+def _about(outcome: Outcome) -> About:
+    """What an outcome shows of itself."""
+    facts = {
+        "learners": len(outcome.members),
+        "systems": len(outcome.systems),
+        "rows": len(outcome.rows),
+        "median gap": number(outcome.curves.groupby(["fixture", "seed"]).gap.last().median())
+        if "gap" in outcome.curves
+        else "",
+    }
+    return f"Outcome of {outcome.study.name!r}, in {outcome.folder}", facts
+
+
+@described(_about)
 @dataclasses.dataclass(frozen=True)
 class Outcome:
     """What a study gave.

@@ -171,6 +171,8 @@ def _train(
         return facts
     learners = ", ".join(dict.fromkeys(group.spec.name for group in everything))
     with stage(f"{learners} on {names(systems)}, {total:,} members", announced=False) as report:
+        for line in dict.fromkeys(group.origin(config) for group in everything):
+            report(0.0, line)
         tasks: list[Task] = []
         for group in everything:
             if cut(group, group.size, done):

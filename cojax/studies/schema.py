@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from cojax.agents.training import current_names
-from cojax.agents.tuned import Profile, hyperparameters
+from cojax.agents.tuned import Profile, hyperparameters, origin
+from cojax.io.described import About, described
 from cojax.studies.space import Parameter, Setting, draw
 from cojax.types import Content
 
@@ -142,6 +143,23 @@ class Execution(_Strict):
     policies: bool = True
 
 
+def _about(study: Study) -> About:
+    """What a study shows of itself."""
+    systems = list(study.fixtures)
+    if study.generate is not None:
+        systems.append(f"{study.generate.num} generated {study.generate.family}")
+    facts = {
+        "algorithms": ", ".join(one.name for one in study.algorithms),
+        "systems": ", ".join(systems[:4])
+        + (f" and {len(systems) - 4} more" if systems[4:] else ""),
+        "seeds": study.num_seeds,
+        "steps": f"{study.total_timesteps:,}",
+        "profile": study.profile or study.from_profile,
+    }
+    return f"Study {study.name!r}, a {study.kind}", facts
+
+
+@described(_about)
 class Study(_Strict):
     """Systems × algorithms × settings × seeds: every member trained for a budget, and measured.
 
@@ -152,6 +170,8 @@ class Study(_Strict):
         name: of the study.
         scale: the part of the file's ``scales`` that was taken.
         profile: tuned or published hyperparameters beneath the algorithms' own; None for neither.
+        from_profile: the profile that hyperparameters were written out from, see :meth:`resolved`;
+            it decides nothing more.
         fixtures: names of shipped ones, or files.
         generate: fixtures to be made.
         initial_states: whether they follow the fixture's law, a new one every episode
@@ -178,6 +198,7 @@ class Study(_Strict):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     scale: str | None = None
     profile: Profile | None = None
+    from_profile: Profile | None = None
     fixtures: list[str] = []
     generate: Generated | None = None
     initial_states: Literal["scheduled", "fixed"] = "scheduled"
@@ -207,6 +228,14 @@ class Study(_Strict):
             **algorithm.families.get(family, {}),
         }
 
+    def origin(self, algorithm: Algorithm, family: str) -> str:
+        """Where the hyperparameters of an algorithm on a family come from, in words."""
+        profile = self.profile or self.from_profile
+        beneath = hyperparameters(profile, algorithm.name, family)
+        above = {**algorithm.hyperparameters, **algorithm.families.get(family, {})}
+        given = [name for name, value in above.items() if beneath.get(name, beneath) != value]
+        return origin(profile, algorithm.name, family, given)
+
     def settings(self, algorithm: Algorithm) -> list[Setting]:
         """The settings of an algorithm, in order; [{}] where nothing is varied."""
         if algorithm.settings:
@@ -228,4 +257,6 @@ class Study(_Strict):
             )
             for algorithm in self.algorithms
         ]
-        return self.model_copy(update={"algorithms": algorithms, "profile": None})
+        return self.model_copy(
+            update={"algorithms": algorithms, "profile": None, "from_profile": self.profile}
+        )
