@@ -15,6 +15,7 @@ import click
 from cojax import __version__
 from cojax.commands import (
     compilation,
+    diagnose,
     evaluate,
     fixtures,
     output,
@@ -71,6 +72,6 @@ def main() -> None:
     compilation.settle()
 
 
-for module in (studies, train, sweep, fixtures, evaluate, report, render):
+for module in (studies, train, sweep, fixtures, evaluate, diagnose, report, render):
     for command in module.COMMANDS:
         main.add_command(command)

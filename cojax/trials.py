@@ -7,7 +7,7 @@ this is for programs that look at a single one, and those that batch it by ``vma
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import chex
 import jax
@@ -21,6 +21,7 @@ from cojax.system import Optimum, next_mean
 from cojax.types import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 Total = TypeVar("Total")
+Carry: TypeAlias = tuple[Float[Array, "d"], Bool[Array, ""], PyTree]
 Figures = TypeVar("Figures", jax.Array, np.ndarray)
 
 
@@ -79,6 +80,23 @@ def scan_trial(
     Returns:
         The last total, and the rows stacked, leaves (T, ...).
     """
+    step = trial_step(act, params, stream, observe=observe)
+    step = jax.checkpoint(step) if remat else step
+    start = (initial_state(params, stream), jnp.array(True), total)
+    (_, _, total), rows = lax.scan(step, start, jnp.arange(num_steps))
+    return total, rows
+
+
+def trial_step(
+    act: Callable[[Optimum, Float[Array, "d"], PRNGKeyArray], Float[Array, "m"]],
+    params: EnvParams,
+    stream: PRNGKeyArray,
+    *,
+    observe: Callable[[Total, Step], tuple[Total, PyTree]],
+) -> Callable[[Carry, Int[Array, ""]], tuple[Carry, PyTree]]:
+    """The step of :func:`scan_trial`, ``(carry, k) -> (carry, row)``, for loops on the host; carry
+    is (s, whether it has not failed, total).
+    """
     episode = streams.episode_key(stream, 0)
     noise_root, policy_root = streams.noise_root(episode), streams.policy_root(episode)
     system = params.system
@@ -98,10 +116,7 @@ def scan_trial(
         total, row = observe(total, Step(k, s, optimum, a, acts, following, alive))
         return (jnp.where(alive, following, s), alive, total), row
 
-    start = (initial_state(params, stream), jnp.array(True), total)
-    step = jax.checkpoint(step) if remat else step
-    (_, _, total), rows = lax.scan(step, start, jnp.arange(num_steps))
-    return total, rows
+    return step
 
 
 def relative(gap: Figures, value: Figures | float) -> Figures:

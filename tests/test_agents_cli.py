@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from cojax.agents import load_policy
 from cojax.cli import main
 from cojax.fixtures import load_fixture, save_fixture
-from cojax.studies import engine, load_study, runner, study
+from cojax.studies import engine, load_agent, load_study, runner, study
 from cojax.studies import schema as schema_module
 from cojax.studies.runner import Watch
 
@@ -37,7 +37,7 @@ def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("train")
     done = invoke(
         "ppo", "--fixture", VEHICLE, "--fixture", ARM, *SHORT, "--set", "gamma=0.9",
-        "--out", folder / "out", "--tensorboard", "--json",
+        "--out", folder / "out", "--tensorboard", "--keep-learners", "--json",
     )  # fmt: skip
     assert done.exit_code == 0, done.output
     return folder, done
@@ -52,7 +52,7 @@ def test_the_folder_holds_everything(finished):
     assert [entry.name for entry in folder.iterdir()] == ["out"]  # no state is left
     out = folder / "out"
     assert {entry.name for entry in out.iterdir()} == {
-        "config.yaml", "curves.parquet", "fixtures", "members.parquet", "policies",
+        "config.yaml", "curves.parquet", "fixtures", "learners", "members.parquet", "policies",
         "provenance.json", "rows.json", "rows.parquet", "tensorboard", "trials.parquet",
     }  # fmt: skip
     curves = curves_of(out)
@@ -64,6 +64,57 @@ def test_the_folder_holds_everything(finished):
     assert len(counts) == 4
     assert all(x == [64, 128, 192, 256] for x in counts)
     assert np.isfinite(curves["relative_suboptimality"]).all()
+
+
+def test_where_hyperparameters_come_from_is_said(finished):
+    names = "gamma, hidden, num_envs, num_minibatches, num_steps, update_epochs"
+    assert f"ppo: its defaults, with {names} as given" in finished[1].stderr
+    config = load_study(finished[0] / "out" / "config.yaml")
+    assert (config.profile, config.from_profile) == (None, None)
+    tuned = load_study(finished[0] / "out" / "config.yaml", profile="tuned")
+    assert tuned.resolved(["NVDEx"]).from_profile == "tuned"
+
+
+def test_learners_that_were_kept_are_as_they_ended(finished, tmp_path):
+    out = finished[0] / "out"
+    for fixture in (VEHICLE, ARM):
+        agents = [load_agent(out, fixture=fixture, seed=seed) for seed in (0, 1)]
+        group = next(
+            g for g in json.loads((out / "provenance.json").read_text())["groups"]
+            if g["fixtures"] == [fixture]
+        )  # fmt: skip
+        saved = load_policy(out / "policies" / f"{group['name']}.npz")
+        for seed, agent in enumerate(agents):
+            kept = saved.member(fixture=0, seed=seed)
+            jax.tree.map(np.testing.assert_array_equal, agent.policy.params, kept.params)
+        assert agents[0].critic(np.ones(5 if fixture == VEHICLE else 4)) != agents[1].critic(
+            np.ones(5 if fixture == VEHICLE else 4)
+        )
+    done = CliRunner().invoke(
+        main,
+        ["diagnose", str(out), "--fixture", ARM, "--seed", "1", "--trials", "4", "--steps", "8",
+         "--out", str(tmp_path / "why.png"), "--json"],
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    (row,) = json.loads(done.stdout)
+    assert row["fixture"] == ARM
+    assert row["value_error"] > 0
+    assert abs(row["gradient_of_mean"]) <= 1
+    assert (tmp_path / "why.png").read_bytes()[:4] == b"\x89PNG"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, "fixture: expected one of nvdex-k1-easy, arm-n2-p0.80-s7"),
+        ({"fixture": "arm"}, "fixture: unknown 'arm'"),
+        ({"fixture": ARM, "seed": 2}, r"seed: unknown 2 .known: 0, 1"),
+        ({"fixture": ARM, "algorithm": "sac"}, "algorithm: unknown 'sac'"),
+    ],
+)
+def test_learners_that_are_not_there_are_one_line(finished, options, words):
+    with pytest.raises(ValueError, match=words):
+        load_agent(finished[0] / "out", **options)
 
 
 def test_rows_are_medians_of_the_curves(finished):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -14,13 +15,14 @@ from click.testing import CliRunner
 
 from cojax.cli import main
 from cojax.commands.results import results
+from cojax.errors import InputError
 from cojax.io.resume import claim, unfinished
 
 
 @pytest.fixture(autouse=True)
 def one_second(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(time, "strftime", lambda form: "20250101-120000")
+    monkeypatch.setattr(time, "strftime", lambda *_: "20250101-120000")
 
 
 def test_jobs_of_the_same_second_have_folders_of_their_own():
@@ -92,3 +94,40 @@ def test_commands_without_a_folder_take_one_of_their_own(command, monkeypatch):
     monkeypatch.setattr("cojax.studies.run_study", work, raising=False)
     assert CliRunner().invoke(main, arguments).exit_code == 130
     assert len(set(taken)) == len(taken) == 2
+
+
+def test_sigterm_ends_work_as_ctrl_c_does(capsys):
+    before = signal.getsignal(signal.SIGTERM)
+
+    def work():
+        with results("out", "work", "again") as folder, claim(folder, {"a": 1}, False, dict):
+            os.kill(os.getpid(), signal.SIGTERM)
+            signal.pause()
+
+    with pytest.raises(SystemExit) as ended:
+        work()
+    assert ended.value.code == 143
+    assert capsys.readouterr().err == "interrupted; go on: again --out out\n"
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_overwritten_results_stay_until_new_ones_are_written(tmp_path):
+    folder = tmp_path / "out"
+
+    def write(word, error=None):
+        with results(folder, "work", overwrite=True):
+            assert not folder.exists()
+            if error is not None:
+                raise error
+            folder.mkdir()
+            (folder / "provenance.json").write_text(word)
+
+    write("first")
+    write("second")
+    with pytest.raises(OSError, match="No space"):
+        write("third", OSError(errno.ENOSPC, "No space left"))
+    assert (folder / "provenance.json").read_text() == "second"
+    assert os.listdir(tmp_path) == ["out"]
+    (folder / "provenance.json").unlink()
+    with pytest.raises(InputError, match="--overwrite: expected a results folder"):
+        write("fourth")

@@ -65,6 +65,18 @@ def test_errors_and_splits_of_known_policies():
     np.testing.assert_allclose(ours, gap, rtol=1e-5)  # on the streams of evaluate
 
 
+def test_policies_of_the_host_are_read_as_those_of_programs_are():
+    def lazy(obs):
+        return np.zeros(params().system.action_dim)
+
+    host, program = (diagnose(policy, params(), **SHORT) for policy in (lazy, "zero"))
+    assert host.policy == "lazy"
+    assert host.failures == program.failures
+    assert set(host.visits) == set(program.visits)
+    for name, x in host.visits.items():
+        np.testing.assert_allclose(x, program.visits[name], rtol=2e-5, err_msg=name)
+
+
 def test_a_critic_whose_value_is_no_scalar_is_refused_while_tracing():
     """It would broadcast against the values of other states."""
     critic = SimpleNamespace(kind="V", params=(), apply=lambda p, obs: obs[:1])
@@ -207,7 +219,7 @@ def test_bad_input_is_one_line(run):
         (lambda: run.agent(sed=1), "unknown axis 'sed'"),
         (lambda: dataclasses.replace(run, states=[], chunks=3).agent(seed=0), "3 chunks"),
         (lambda: diagnose(run.policy, params()), "expected one policy, got a population"),
-        (lambda: diagnose(3, params()), "expected an agent"),
+        (lambda: diagnose(3, params()), "expected a policy, the name of a reference"),
         (lambda: diagnose("zero", [params(), params()]), "expected one system, got 2"),
         (lambda: diagnose("zero", params(), bins=0), "bins"),
         (lambda: diagnosis_figure([], "x.png"), "at least one"),

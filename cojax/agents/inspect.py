@@ -126,9 +126,16 @@ def agent(spec: Algorithm, run: Run, index: dict[str, int]) -> Agent:
     trained in several chunks, which keeps no states, and for an algorithm that does not say what
     its actor, its critic or its gradients are.
     """
+    return of_state(spec, *_member(run, index))
+
+
+@algorithm.learning()
+def of_state(spec: Algorithm, state: PyTree, h: PyTree, policy: Policy) -> Agent:
+    """The agent of one learner's state, its hyperparameters and its policy; raises InputError for
+    an algorithm that does not say what its actor, its critic or its gradients are.
+    """
     actor, of = _part(spec, "actor"), _part(spec, "actor_gradients")
-    found = critic(spec, run, index)
-    state, h, policy = _member(run, index)
+    found = _part(spec, "critic")(state, h, policy)
 
     @algorithm.learning()
     def gradients(env, env_params, key, num):
@@ -196,11 +203,22 @@ def _member(run: Run, index: dict[str, int]) -> tuple[PyTree, PyTree, Policy]:
     if "hyperparameters" in at:
         h = jax.tree.map(lambda x: x[at["hyperparameters"]], h)
     row = int(np.ravel_multi_index(tuple(at.values()), run.failed.shape)) if at else 0
-    first = run.states[0]
-    if first.failed.ndim:  # side by side: all but the clock is in a row
-        members = jax.tree.map(lambda x: x[row], first.replace(clock=None))
-        return members.replace(clock=first.clock), h, policy
-    return run.states[row], h, policy
+    return _state(run.states, row), h, policy
+
+
+def _state(states: list[PyTree], row: int) -> PyTree:
+    """The state of one member, of those that calls of a program left."""
+    first = states[0]
+    if not first.failed.ndim:
+        return states[row]
+    members = jax.tree.map(lambda x: x[row], first.replace(clock=None))  # it may be of all
+    return members.replace(clock=first.clock)
+
+
+def row_of_states(run: Run) -> PyTree:
+    """States of all members in a row, leaves (M, ...)."""
+    states = [_state(run.states, row) for row in range(run.failed.size)]
+    return jax.tree.map(lambda *x: jnp.stack(x), *states)
 
 
 def _position(run: Run, index: dict[str, int]) -> dict[str, int]:

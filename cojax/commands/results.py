@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import shutil
+import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,28 +17,75 @@ import click
 
 @contextlib.contextmanager
 def results(
-    out: str | Path | None, name: str, again: str = "the same command with --resume"
+    out: str | Path | None,
+    name: str,
+    again: str = "the same command with --resume",
+    *,
+    overwrite: bool = False,
 ) -> Iterator[Path]:
     """A folder to be written: ``out``, or ``results/NAME-DATE-TIME``, which nobody else is given.
 
-    Where work is interrupted, or the machine refuses something, a line says how to go ``again``.
+    Where work is interrupted, by Ctrl-C or SIGTERM, or the machine refuses something, a line says
+    how to go ``again``. With ``overwrite`` results that are there already make room: they are
+    removed once the new ones are written, and stay where those are not.
     """
     from cojax.io.resume import begun, unfinished
 
     made: list[Path] = []
     folder = Path(out) if out is not None else _reserve(name, made)
     try:
-        yield folder
+        with _terminable(), _room(folder) if overwrite else contextlib.nullcontext():
+            yield folder
     except (KeyboardInterrupt, OSError) as error:
         if begun(unfinished(folder)):
+            again += " --overwrite" if overwrite else ""
             click.echo(f"interrupted; go on: {again} --out {folder}", err=True)
         if isinstance(error, KeyboardInterrupt):
-            sys.exit(130)
+            sys.exit(143 if error.args else 130)
         raise
     finally:
         for empty in made:
             with contextlib.suppress(OSError):  # something was begun there
                 empty.rmdir()
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM ends the work as Ctrl-C does."""
+
+    def end(number: int, frame: object) -> None:
+        raise KeyboardInterrupt(signal.Signals(number).name)
+
+    if threading.current_thread() is not threading.main_thread():  # signals are not for others
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def _room(folder: Path) -> Iterator[None]:
+    """Move the results in a folder aside until new ones are there; InputError for other things."""
+    from cojax.errors import InputError
+
+    if not folder.exists():
+        yield
+        return
+    if not (folder / "provenance.json").is_file():
+        raise InputError(f"--overwrite: expected a results folder, {folder} is none")
+    aside = folder.with_name(f".{folder.name}.replaced")
+    shutil.rmtree(aside, ignore_errors=True)
+    folder.rename(aside)
+    try:
+        yield
+    finally:
+        if folder.exists():
+            shutil.rmtree(aside)
+        else:
+            aside.rename(folder)
 
 
 def _reserve(name: str, made: list[Path]) -> Path:

@@ -26,6 +26,12 @@ def going(command: Callable) -> Callable:
         ),
         click.option("--resume", is_flag=True, help="Continue what was interrupted in --out."),
         click.option(
+            "--overwrite",
+            is_flag=True,
+            help="Replace results in --out, once the new ones are written, and what was "
+            "interrupted there.",
+        ),
+        click.option(
             "--out",
             type=click.Path(),
             metavar="FOLDER",
@@ -41,6 +47,8 @@ def going(command: Callable) -> Callable:
 
         if kwargs["resume"] and kwargs["out"] is None:
             raise InputError("--resume: expected --out, the folder of the interrupted work")
+        if kwargs["overwrite"] and kwargs["out"] is None:
+            raise InputError("--overwrite: expected --out, the folder to be replaced")
         return command(*args, **kwargs)
 
     return checked
@@ -62,6 +70,7 @@ def run(
     profile: str | None,
     out: str | None,
     resume: bool,
+    overwrite: bool,
     as_json: bool,
 ) -> None:
     """Run experiments: train on fixtures, measure the distance from the optimum, write it down.
@@ -87,7 +96,7 @@ def run(
         if len(configs) > 1:
             folder = None if out is None else str(Path(out) / config.name)
             again = f"the same command for {config.name} alone, with --resume"
-        rows += go(config, folder, resume=resume, again=again, quiet=as_json)
+        rows += go(config, folder, resume=resume, overwrite=overwrite, quiet=as_json, again=again)
     print_json(rows, as_json)
 
 
@@ -103,21 +112,25 @@ def go(
     *,
     resume: bool,
     quiet: bool,
+    overwrite: bool = False,
     again: str = "the same command with --resume",
     engine: Engine | None = None,
     tensorboard: bool = False,
     wandb: str | None = None,
 ) -> list[Row]:
     """Do a study, or find it finished, and print its table unless ``quiet``; its rows."""
+    from cojax.io.resume import discard, unfinished
     from cojax.report import printing
     from cojax.studies import run_study
     from cojax.studies.runner import here
     from cojax.studies.tracking import trackers
 
-    if resume and out is not None and (rows := finished_rows(out)) is not None:
+    if resume and not overwrite and out is not None and (rows := finished_rows(out)) is not None:
         say_finished(out, quiet=quiet)
         return rows
-    with results(out, study.name, again) as folder:
+    with results(out, study.name, again, overwrite=overwrite) as folder:
+        if overwrite and not resume:
+            discard(unfinished(folder))
         told = trackers(study, folder, tensorboard, wandb)
         done = run_study(study, folder, resume=resume, engine=engine or here, trackers=told)
     if not quiet:

@@ -52,6 +52,7 @@ def sweep_run(
     *,
     out: str | None,
     resume: bool,
+    overwrite: bool,
     devices: int | None,
     ray: str | None,
     hosts: str | None,
@@ -98,7 +99,7 @@ def sweep_run(
 
         engine = on_ray(None if ray == "local" else ray)
     rows = go(
-        study, out, resume=resume, quiet=as_json, engine=engine,
+        study, out, resume=resume, overwrite=overwrite, quiet=as_json, engine=engine,
         tensorboard=tensorboard, wandb=wandb,
     )  # fmt: skip
     print_json(rows, as_json)

@@ -48,6 +48,11 @@ if TYPE_CHECKING:
 )
 @click.option("--tensorboard", is_flag=True, help="Also write event files.")
 @click.option(
+    "--keep-learners",
+    is_flag=True,
+    help="Also keep the learners as they ended, critics and all, for cojax diagnose.",
+)
+@click.option(
     "--memory-limit",
     type=float,
     metavar="GB",
@@ -73,7 +78,9 @@ def train(
     curriculum: str | None,
     out: str | None,
     resume: bool,
+    overwrite: bool,
     tensorboard: bool,
+    keep_learners: bool,
     memory_limit: float | None,
     threads: int | None,
     as_json: bool,
@@ -124,9 +131,13 @@ def train(
             raise InputError(f"memory_limit: expected a number of GB > 0, got {memory_limit:g}")
         study = placed(study, memory_gb=memory_limit)
     again = "cojax train --resume"
-    print_json(
-        go(study, out, resume=resume, again=again, quiet=as_json, tensorboard=tensorboard), as_json
-    )
+    if keep_learners:
+        study = placed(study, learners=True)
+    rows = go(
+        study, out, resume=resume, overwrite=overwrite, quiet=as_json, again=again,
+        tensorboard=tensorboard,
+    )  # fmt: skip
+    print_json(rows, as_json)
 
 
 def _training(what: str, options: Content, config: str | None, settings: Sequence[str]) -> Study:

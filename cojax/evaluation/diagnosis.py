@@ -27,13 +27,13 @@ import numpy as np
 from cojax import inputs, streams
 from cojax.envs import ConverseEnv, EnvParams
 from cojax.errors import InputError
-from cojax.evaluation.members import jax_policy, player
+from cojax.evaluation.host import HostPolicy
+from cojax.evaluation.members import as_policy, player
 from cojax.evaluation.named_systems import named_systems, scope
-from cojax.evaluation.references import ReferencePolicy
 from cojax.evaluation.rollout import discount
 from cojax.io.described import About, described
 from cojax.policy import Policy
-from cojax.trials import relative, scan_trial
+from cojax.trials import Step, initial_state, relative, scan_trial, trial_step
 from cojax.types import Array, Float, PRNGKeyArray, PyTree, Row
 
 GRADIENT_TRIALS = 64
@@ -115,7 +115,7 @@ class Diagnosis:
 
 @streams.pinned()
 def diagnose(
-    subject: Agent | Policy | ReferencePolicy | str,
+    subject: object,
     params: object,
     *,
     num_trials: int = 64,
@@ -127,8 +127,8 @@ def diagnose(
     """Hold an agent against the optimum, on the states that it visits.
 
     Args:
-        subject: an agent, ``run.agent(fixture=0, seed=1)``; or a policy of one member, or the
-            name of a reference, which have neither critic nor gradient.
+        subject: an agent, ``run.agent(fixture=0, seed=1)``; or one policy in any form that
+            :func:`~cojax.evaluate` takes, which has neither critic nor gradient.
         params: one ``EnvParams``, or a fixture.
         num_trials: N, on the instances of ``root``'s streams that :func:`~cojax.evaluate` uses.
         num_steps: T; by default the system's horizon.
@@ -153,10 +153,7 @@ def diagnose(
         raise InputError(f"params: expected one system, got {len(found)}")
     name, env_params = found[0].name, found[0].params
     agent = subject if isinstance(subject, Agent) else None
-    policy = jax_policy(
-        subject if agent is None else agent.policy,
-        "subject: expected an agent (run.agent(...)), a policy or the name of a reference",
-    )
+    policy = as_policy(None, subject if agent is None else agent.policy)
     if isinstance(policy, Policy) and policy.axes:
         raise InputError(
             f"subject: expected one policy, got a population over {list(policy.axes)}; "
@@ -167,9 +164,12 @@ def diagnose(
     kind, belief = (None, None) if critic is None else (critic.kind, critic.apply)
     with scope(env_params):
         keys = streams.stream_keys(root, num_trials)
-        act, own = player(policy, env_params)
-        beliefs = None if critic is None else critic.params
-        raw = _program((act, belief, kind, horizon), own, beliefs, env_params, keys=keys)
+        if isinstance(policy, HostPolicy):
+            raw = _on_host(policy.begun(), env_params, keys, horizon)
+        else:
+            act, own = player(policy, env_params)
+            beliefs = None if critic is None else critic.params
+            raw = _program((act, belief, kind, horizon), own, beliefs, env_params, keys=keys)
         visits = {label: np.asarray(x, np.float64) for label, x in raw.items()}
         gradient = None
         if agent is not None and batches:
@@ -185,21 +185,7 @@ def diagnose(
 def _program(static, policy_params, critic_params, params, *, keys):
     """Trajectories of all trials, arrays (N, T)."""
     act, critic, kind, horizon = static
-    system = params.system
-
-    def observe(alive, step):
-        row = {
-            "value": system.value(step.s),
-            "advantage": system.excess_cost(step.s, step.action - step.optimum.action),
-            "needed": system.excess_cost(step.s, step.optimum.action),
-            "weight": jnp.where(step.acts, discount(system.gamma, step.k), 0.0),
-        }
-        if kind == "V":
-            row["v_hat"] = -critic(critic_params, step.s)
-        elif kind == "Q":
-            row["v_hat"] = row["q_hat"] = -critic(critic_params, step.s, step.action)
-        chex.assert_shape(list(row.values()), ())
-        return step.alive, row
+    observe = _observer(params, kind, critic, critic_params)
 
     def trial(stream):
         alive, rows = scan_trial(
@@ -213,6 +199,60 @@ def _program(static, policy_params, critic_params, params, *, keys):
         return rows | {"failed": ~alive}
 
     return jax.vmap(trial)(keys)
+
+
+def _on_host(
+    policy: HostPolicy, params: EnvParams, keys: Array, horizon: int
+) -> dict[str, np.ndarray]:
+    """The same of a policy outside of JAX, without a critic: it is asked for a step of all trials
+    at a time.
+    """
+    alive = jnp.ones(len(keys), bool)
+    carry = jax.vmap(initial_state, (None, 0))(params, keys), alive, alive
+    rows = []
+    for k in range(horizon):
+        a = policy.actions(np.asarray(carry[0]), params.system.action_dim)
+        carry, row = _host_step(params, keys, carry, np.int32(k), a=a)
+        rows.append(jax.device_get(row))
+    found = jax.tree.map(lambda *x: np.stack(x, axis=1), *rows)
+    return found | {"failed": ~np.asarray(carry[2])}
+
+
+@jax.jit
+def _host_step(params, keys, carry, k, *, a):
+    observe = _observer(params)
+
+    def one(stream, carry, a):
+        return trial_step(lambda *_: a, params, stream, observe=observe)(carry, k)
+
+    return jax.vmap(one)(keys, carry, a)
+
+
+def _observer(
+    params: EnvParams,
+    kind: str | None = None,
+    critic: Callable[..., Array] | None = None,
+    critic_params: PyTree = None,
+) -> Callable[[Array, Step], tuple[Array, dict[str, Array]]]:
+    """What is kept of a step, and whether the trial goes on."""
+    system = params.system
+
+    def observe(alive, step):
+        del alive
+        row = {
+            "value": system.value(step.s),
+            "advantage": system.excess_cost(step.s, step.action - step.optimum.action),
+            "needed": system.excess_cost(step.s, step.optimum.action),
+            "weight": jnp.where(step.acts, discount(system.gamma, step.k), 0.0),
+        }
+        if critic is not None and kind == "V":
+            row["v_hat"] = -critic(critic_params, step.s)
+        elif critic is not None:
+            row["v_hat"] = row["q_hat"] = -critic(critic_params, step.s, step.action)
+        chex.assert_shape(list(row.values()), ())
+        return step.alive, row
+
+    return observe
 
 
 # --- gradients -----------------------------------------------------------------------------------

@@ -97,7 +97,7 @@ def gather(policies: object, num_fixtures: int) -> PolicySet:
     Raises ValueError for an empty list, an unknown name, something that is no policy, or axes
     that do not fit.
     """
-    found = [_as_policy(name, value) for name, value in pairs(policies)]
+    found = [as_policy(name, value) for name, value in pairs(policies)]
     if not found:
         raise InputError("policies: expected at least one policy, got an empty list")
     names = _distinct([policy.name for policy in found])
@@ -120,7 +120,7 @@ def gather(policies: object, num_fixtures: int) -> PolicySet:
     return PolicySet(tuple(found), tuple(members), oracle, tuple(int(i) for i in places))
 
 
-def _as_policy(name: str | None, value: object) -> AnyPolicy:
+def as_policy(name: str | None, value: object) -> AnyPolicy:
     """A policy from a policy, a reference, a text or a function, under a name if one is given."""
     if isinstance(value, str):
         value = parse_policy(value)

@@ -64,6 +64,13 @@ def begun(state: Path) -> bool:
     return state.exists() and any(entry.name not in locks.NAMES for entry in state.iterdir())
 
 
+def discard(state: Path) -> None:
+    """Remove a state; InputError where another process is writing it."""
+    if state.exists():
+        with locks.held(state):
+            shutil.rmtree(state)
+
+
 def _same_work(
     state: Path, content: dict[str, Any], read: Callable[[Path], dict[str, Any]]
 ) -> None:

@@ -11,15 +11,26 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from cojax.studies.config import load_study, shipped_studies, study
     from cojax.studies.cores import use_cores
+    from cojax.studies.learners import load_agent
     from cojax.studies.results import Outcome
     from cojax.studies.runner import run_study
     from cojax.studies.schema import Study
 
-__all__ = ["Outcome", "Study", "load_study", "run_study", "shipped_studies", "study", "use_cores"]
+__all__ = [
+    "Outcome",
+    "Study",
+    "load_agent",
+    "load_study",
+    "run_study",
+    "shipped_studies",
+    "study",
+    "use_cores",
+]
 HOME = {
     **dict.fromkeys(("load_study", "shipped_studies", "study"), "config"),
     "Study": "schema",
     "Outcome": "results",
+    "load_agent": "learners",
     "run_study": "runner",
     "use_cores": "cores",
 }

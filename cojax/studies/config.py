@@ -176,6 +176,8 @@ def _check(found: Study) -> None:
         raise InputError("initial_seeds: expected none where initial_states is 'scheduled'")
     if found.kind == "train" and len(found.algorithms) > 1:
         raise InputError(f"algorithms: expected one to train, got {len(found.algorithms)}")
+    if found.kind == "sweep" and found.execution.learners:
+        raise InputError("execution.learners: expected false in a sweep")
     if found.kind == "sweep" and found.evaluation.policies:
         raise InputError("evaluation.policies: expected none in a sweep")
     errors.distinct("algorithms", (algorithm.name for algorithm in found.algorithms))

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from cojax import streams
-from cojax.agents import loop
+from cojax.agents import inspect, loop
 from cojax.agents.algorithm import learning
 from cojax.agents.curriculum import problem_of
 from cojax.agents.layout import Layout
@@ -42,6 +42,7 @@ class Result:
         gamma: discount that each learned with, (M,).
         policy: the last policies, axis "member".
         best: those of the lowest gap on the curve, of a training alone.
+        learners: their states at the end, leaves (M, ...), where they are to be kept.
         compile_seconds: of its programs; a fraction of a second where they were compiled before.
         steps_per_second: environment steps of all members by the wall time after compilation.
     """
@@ -55,6 +56,7 @@ class Result:
     gamma: np.ndarray
     policy: Policy
     best: Policy | None
+    learners: PyTree
     compile_seconds: float
     steps_per_second: float
 
@@ -77,6 +79,7 @@ class Result:
             gamma=first(self.gamma),
             policy=policies(self.policy),
             best=None if self.best is None else policies(self.best),
+            learners=jax.tree.map(lambda x: x[:members], self.learners),
         )
 
 
@@ -137,6 +140,7 @@ def run(
         gamma=gamma,
         policy=trained.policy,
         best=trained.best,
+        learners=inspect.row_of_states(trained) if config.execution.learners else None,
         compile_seconds=trained.compile_seconds,
         steps_per_second=trained.steps_per_second,
     ).of(chunk.size)

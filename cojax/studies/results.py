@@ -23,7 +23,7 @@ from cojax.policy import Policy
 from cojax.studies.members import Group
 from cojax.studies.rows import flat_rows, learner_rows
 from cojax.studies.schema import Study
-from cojax.studies.store import BEST, CURVES, DATABASE, POLICIES, Store, trial_frame
+from cojax.studies.store import BEST, CURVES, DATABASE, LEARNERS, POLICIES, Store, trial_frame
 from cojax.studies.systems import StartedFixture
 from cojax.studies.tracking import Tracker
 from cojax.types import Content, Row
@@ -281,6 +281,9 @@ def _fill(outcome: Outcome, new: Path, about: Content, store: Store) -> None:
         for chunk in store.done() if outcome.study.kind == "sweep" else ():
             source = store.chunks / chunk.name / POLICIES
             shutil.copyfile(source, new / "policies" / f"{chunk.name}.npz")
+    for chunk in store.done():
+        if (learners := store.chunks / chunk.name / LEARNERS).exists():
+            shutil.copytree(learners, new / LEARNERS / chunk.name)
     if outcome.candidates is not None:
         tables.write(outcome.candidates, new / "candidates.parquet")
         for file in (store.folder / "search").glob("*/importance.json"):

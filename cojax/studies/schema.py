@@ -134,6 +134,8 @@ class Execution(_Strict):
         devices: how many local devices to use; None for all.
         memory_gb: what a chunk may take; None for 80% of what there is.
         policies: whether the policies of a sweep are kept.
+        learners: whether a run or a training keeps its learners as they ended, with critics and
+            buffers, for :func:`cojax.studies.load_agent`.
     """
 
     chunk_members: Count | None = None
@@ -141,6 +143,7 @@ class Execution(_Strict):
     devices: Count | None = None
     memory_gb: Annotated[float, Field(gt=0)] | None = None
     policies: bool = True
+    learners: bool = False
 
 
 def _about(study: Study) -> About:

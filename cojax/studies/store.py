@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from cojax.agents import load_policy, save_policy
+from cojax.agents.checkpoint import save_tree
 from cojax.errors import InputError
 from cojax.io import files, json_text, tables
 from cojax.io.resume import check_part, part
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 CURVES = "curves.parquet"
 POLICIES, BEST = "policies.npz", "best.npz"
+LEARNERS = "learners"
 STATUS = "status.json"
 DATABASE = "search.sqlite"
 
@@ -70,6 +72,8 @@ class Store:
                 save_policy(folder / POLICIES, result.policy)
                 if result.best is not None:
                     save_policy(folder / BEST, result.best)
+            if result.learners is not None:
+                save_tree(folder / LEARNERS, result.learners)
 
     def read(self, name: str) -> pd.DataFrame:
         """A table of all chunks, in the order of their members."""
