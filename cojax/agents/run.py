@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,10 @@ from cojax.agents.inspect import Agent, Critic
 from cojax.errors import InputError
 from cojax.io.described import About, described, number
 from cojax.policy import Policy
-from cojax.types import PyTree
+from cojax.types import PyTree, Row
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def _about(run: Run) -> About:
@@ -93,6 +97,66 @@ class Run:
             raise InputError("which: there is no best policy; train with evaluate, a number")
         return policy.member(**index)
 
+    def settings(self) -> list[Row]:
+        """The hyperparameters that differ between settings, by value, one dict for each setting;
+        [{}] where there is one alone.
+        """
+        return varied(self.hyperparameters, self.axes, self.failed.shape)
+
+    def frame(self) -> pd.DataFrame:
+        """Learning curves, one line for each member and interval: its axes, the hyperparameters
+        that were varied by value, ``timesteps``, ``evaluation`` where there was one number, and
+        every metric.
+        """
+        import pandas as pd
+
+        shape = (*self.failed.shape, len(self.timesteps))
+        places = np.indices(shape).reshape(len(shape), -1)
+        at = dict(zip((*self.axes, "interval"), places, strict=True))
+        columns: Row = {axis: at[axis] for axis in self.axes}
+        settings, own = self.settings(), at.get("hyperparameters", np.zeros(1, int))
+        for name in settings[0]:
+            columns[name] = np.array([setting[name] for setting in settings])[own]
+        columns["timesteps"] = self.timesteps[at["interval"]]
+        if (curve := numbers(self.curves, shape)) is not None:
+            columns["evaluation"] = curve.reshape(-1)
+        columns |= {name: np.asarray(x).reshape(-1) for name, x in self.metrics.items()}
+        return pd.DataFrame(columns)
+
+    def rows(self, fixtures: Sequence[str] | None = None) -> list[Row]:
+        """One row for each fixture and setting: its number, its ``hyperparameters`` by value, and
+        the last evaluation over its ``seeds``: {"median", "low", "high"}, the ends being the
+        lowest and the highest seed, and what failed counting as infinite. ``fixtures`` are names.
+
+        Raises InputError where training was not given an ``evaluate`` of one number.
+        """
+        shape = (*self.failed.shape, len(self.timesteps))
+        curve = numbers(self.curves, shape)
+        if curve is None:
+            raise InputError("run: no evaluation; train with evaluate, a number")
+        last = np.where(self.failed | np.isnan(curve[..., -1]), np.inf, curve[..., -1])
+        sizes = dict(zip(self.axes, last.shape, strict=True))
+        counts = [sizes.get(axis, 1) for axis in ("fixture", "hyperparameters", "seed")]
+        names = fixtures or [f"fixture {i}" for i in range(counts[0])]
+        if len(names) != counts[0]:
+            raise InputError(f"fixtures: expected {counts[0]} names, got {len(names)}")
+        last, settings, rows = last.reshape(counts), self.settings(), []
+        for fixture, setting in np.ndindex(*counts[:2]):
+            seeds = np.sort(last[fixture, setting])
+            middle = seeds[[(len(seeds) - 1) // 2, len(seeds) // 2]]
+            ends = {"median": middle.sum() / 2, "low": seeds[0], "high": seeds[-1]}
+            rows.append(
+                {
+                    "fixture": names[fixture],
+                    "policy": self.algorithm,
+                    "setting": setting,
+                    "hyperparameters": settings[setting],
+                    "num_seeds": counts[2],
+                    "seeds": {name: float(x) for name, x in ends.items()},
+                }
+            )
+        return rows
+
     def agent(self, **index: int) -> Agent:
         """One member as training left it, with its critic and its gradient: ``run.agent(seed=3)``.
 
@@ -151,6 +215,20 @@ class Best:
     def tree(self) -> dict[str, PyTree]:
         """As a pytree, for a checkpoint."""
         return {"value": self.value, "interval": self.interval, "params": self.params}
+
+
+def varied(h: PyTree, axes: Sequence[str], shape: Sequence[int]) -> list[Row]:
+    """What differs between settings, one dict for each; [{}] where there is one alone."""
+    if "hyperparameters" not in axes:
+        return [{}]
+    count = shape[list(axes).index("hyperparameters")]
+    found: list[Row] = [{} for _ in range(count)]
+    for field in dataclasses.fields(h):
+        values = getattr(h, field.name)
+        if isinstance(values, jax.Array) and len(np.unique(np.asarray(values))) > 1:
+            for row, value in zip(found, np.asarray(values), strict=True):
+                row[field.name] = float(f"{value:.6g}")
+    return found
 
 
 def numbers(curve: PyTree, shape: tuple[int, ...]) -> np.ndarray | None:

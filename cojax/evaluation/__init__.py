@@ -14,6 +14,7 @@ from cojax.evaluation.evaluator import evaluate as evaluate
 from cojax.evaluation.host import HostPolicy as HostPolicy
 from cojax.evaluation.host import host_policy as host_policy
 from cojax.evaluation.intervals import tolerance_interval as tolerance_interval
+from cojax.evaluation.learning_curve import RelativeGap as RelativeGap
 from cojax.evaluation.linearised import lqr_gain as lqr_gain
 from cojax.evaluation.references import ReferencePolicy as ReferencePolicy
 from cojax.evaluation.references import detuned_oracle as detuned_oracle

@@ -13,12 +13,24 @@ from matplotlib.axes import Axes
 
 from cojax.errors import InputError
 from cojax.io import files
-from cojax.report.style import COLOURS, GREY, METADATA, colour, figure, grid, legend, log_ticks
+from cojax.report.style import (
+    COLOURS,
+    GREY,
+    METADATA,
+    colour,
+    figure,
+    grid,
+    legend,
+    log_ticks,
+    style,
+)
 from cojax.types import Row
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
+    from cojax.agents.run import Run
     from cojax.evaluation.diagnosis import Diagnosis
 
 FLOOR = 1e-4  # gaps below it are drawn on it: the axis is logarithmic
@@ -156,3 +168,32 @@ def _middle(cell: Row, label: str) -> float:
     if label == "by_time":
         return 0.5 * (cell["low"] + cell["high"])
     return float(np.sqrt(cell["low"] * cell["high"]))
+
+
+def landscape_figure(
+    found: Run | Sequence[Row],
+    path: str | Path | None = None,
+    *,
+    fixtures: Sequence[str] | None = None,
+) -> Figure:
+    """The gap of every setting against each hyperparameter that was varied: the median over seeds,
+    lowest to highest seed as a line, a colour for each system.
+
+    Args:
+        found: a ``Run`` over settings that was given an ``evaluate`` of one number, or rows as
+            ``Run.rows`` and a sweep give them.
+        path: where to write it, .png, .pdf or .svg; None to leave it.
+        fixtures: names of the systems of a run.
+
+    Raises InputError where nothing was varied.
+    """
+    from cojax.report.sweep_figures import sensitivity_of_rows
+
+    rows = list(found) if isinstance(found, Sequence) else found.rows(fixtures)
+    with style():
+        drawing = sensitivity_of_rows(rows)
+        if drawing is None:
+            raise InputError("landscape: expected settings that differ in some hyperparameter")
+        if path is not None:
+            drawing.savefig(path, dpi=200)
+    return drawing

@@ -53,7 +53,7 @@ def load_agent(
     fixture = only(folder, "fixture", fixture)
     wanted = {"algorithm": only(folder, "algorithm", algorithm), "fixture": fixture}
     for name, value in (wanted | {"setting": setting, "seed": seed}).items():
-        errors.one_of(name, value, table[name].unique().tolist())
+        errors.one_of(name, str(value), map(str, table[name].unique()))
         table = table.loc[table[name] == value]
     config = load_study(folder / "config.yaml")
     files = [folder / "fixtures" / f"{name}.yaml" for name in _names(folder, "fixture")]
