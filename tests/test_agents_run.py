@@ -117,6 +117,54 @@ def test_there_is_no_best_without_a_number():
     assert numbers({"a": np.zeros(3)}, (3,)) is not None
 
 
+def test_curves_are_a_frame_with_settings_by_value(whole):
+    rates = (1e-3, 3e-3)
+    run = small(hyperparameters=[SMALL | {"learning_rate": rate} for rate in rates], num_seeds=2)
+    assert run.settings() == [{"learning_rate": rate} for rate in rates]
+    frame = run.frame()
+    assert len(frame) == 3 * 2 * 2 * 5
+    for fixture, setting, seed, interval in ((0, 0, 1, 0), (1, 1, 0, 4)):
+        line = frame[
+            (frame.fixture == fixture)
+            & np.isclose(frame.learning_rate, rates[setting])
+            & (frame.seed == seed)
+            & (frame.timesteps == run.timesteps[interval])
+        ]
+        assert line.hyperparameters.tolist() == [setting]
+        at = fixture, setting, seed, interval
+        assert line.evaluation.tolist() == [run.curves[at]]
+        assert line.policy_loss.tolist() == [run.metrics["policy_loss"][at]]
+    rows = run.rows(["a", "b", "c"])
+    assert [(row["fixture"], row["setting"]) for row in rows] == [
+        (name, setting) for name in "abc" for setting in (0, 1)
+    ]
+    last = run.curves[1, 1, :, -1]
+    assert rows[3]["seeds"] == pytest.approx(
+        {"median": np.median(last), "low": last.min(), "high": last.max()}
+    )
+    assert rows[3]["hyperparameters"] == {"learning_rate": rates[1]}
+    assert rows[-1]["seeds"]["median"] == np.inf  # it failed
+    assert whole.settings() == [{}]
+    assert "hyperparameters" not in whole.frame()
+    with pytest.raises(ValueError, match="fixtures: expected 3 names, got 1"):
+        run.rows(["a"])
+    with pytest.raises(ValueError, match="no evaluation"):
+        dataclasses.replace(run, curves=None).rows()
+
+
+def test_progress_is_a_bar_a_function_or_nothing(monkeypatch, capsys):
+    for progress in (None, "auto"):
+        small(total_timesteps=64, num_seeds=None, progress=progress)
+    assert capsys.readouterr().err == ""  # no terminal, no notebook
+    for name in ("FORCE_COLOR", "TTY_INTERACTIVE"):  # to rich it is a terminal
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("TERM", "xterm")
+    small(total_timesteps=64, num_seeds=None)
+    assert "ppo: its defaults, with" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="progress: expected auto, None or a function, got 'bar'"):
+        small(total_timesteps=64, num_seeds=None, progress="bar")
+
+
 def test_chunks_of_members_that_run_in_turn_change_nothing(whole):
     """Bit for bit, whether an axis is cut once or into members."""
     assert whole.chunks == 1

@@ -27,10 +27,11 @@ def _about(run: Run) -> About:
     sizes = zip(run.axes, run.failed.shape, strict=True)
     members = ", ".join(f"{axis} {n}" for axis, n in sizes) or "one learner"
     gaps = numbers(run.curves, (*run.failed.shape, len(run.timesteps)))
+    last = "" if gaps is None else number(np.where(np.isnan(gaps[..., -1]), np.inf, gaps[..., -1]))
     facts = {
         "hyperparameters": run.origin,
         "failed": f"{int(run.failed.sum())} of {run.failed.size}",
-        "last evaluation": "" if gaps is None else number(gaps[..., -1]),
+        "last evaluation": last,
         "speed": f"{run.steps_per_second:,.0f} steps/s after {run.compile_seconds:.1f} s of "
         "compilation",
     }
@@ -106,7 +107,7 @@ class Run:
     def frame(self) -> pd.DataFrame:
         """Learning curves, one line for each member and interval: its axes, the hyperparameters
         that were varied by value, ``timesteps``, ``evaluation`` where there was one number, and
-        every metric.
+        every metric (``metric_NAME`` where a hyperparameter has the name).
         """
         import pandas as pd
 
@@ -120,7 +121,8 @@ class Run:
         columns["timesteps"] = self.timesteps[at["interval"]]
         if (curve := numbers(self.curves, shape)) is not None:
             columns["evaluation"] = curve.reshape(-1)
-        columns |= {name: np.asarray(x).reshape(-1) for name, x in self.metrics.items()}
+        for name, x in self.metrics.items():
+            columns[f"metric_{name}" if name in columns else name] = np.asarray(x).reshape(-1)
         return pd.DataFrame(columns)
 
     def rows(self, fixtures: Sequence[str] | None = None) -> list[Row]:
