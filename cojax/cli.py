@@ -25,7 +25,7 @@ from cojax.commands import (
     sweep,
     train,
 )
-from cojax.errors import InputError
+from cojax.errors import CertificateError, InputError
 from cojax.types import Option
 
 
@@ -34,7 +34,7 @@ class Program(click.Group):
 
     def main(self, *args: Option, **kwargs: Option) -> Option:
         """Run a command; errors that are the program's own keep their traceback."""
-        with output.any_text():
+        with output.any_text(), output.warnings_in_one_line():
             try:
                 return super().main(*args, **kwargs)
             except (ValueError, OSError) as error:
@@ -42,7 +42,7 @@ class Program(click.Group):
                 if line is None:
                     raise
                 click.echo(f"cojax: {line}", err=True)
-                sys.exit(2)
+                sys.exit(1 if isinstance(error, CertificateError) else 2)
 
     def invoke(self, ctx: click.Context) -> object:
         """Run a command; an interrupt ends it without a word more than the command has to say."""

@@ -160,8 +160,9 @@ def test_what_a_file_states_wrongly_of_it_is_one_line(spinner, change, message):
         "law": "sector", "size": 1.0, "centre": [0.5, 0.5]
     }  # fmt: skip
     half = fixture.with_changes(initial_state={"law": "sector", "size": 0.5})
-    assert half.params.initial_state.size == 0.5
-    np.testing.assert_array_equal(half.params.initial_state.centre, [0.5, 0.5])
+    law = half.make_params().initial_state
+    assert law.size == 0.5
+    np.testing.assert_array_equal(law.centre, [0.5, 0.5])
     with pytest.raises(ValueError, match=message) as error:
         fixture.with_changes(**change)
     assert "\n" not in str(error.value)

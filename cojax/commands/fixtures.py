@@ -139,6 +139,44 @@ def validate_command(fixtures: tuple[str, ...], as_json: bool) -> None:
         raise SystemExit(1)
 
 
+@click.command("derive")
+@click.argument("fixture")
+@click.option(
+    "--set",
+    "settings",
+    metavar="NAME=VALUE",
+    multiple=True,
+    required=True,
+    help="A knob, matrix or field: Sigma=1e-2, p=0.5, gamma=0.98, horizon=100, R='{diag: [1, 2]}'; "
+    "may be repeated.",
+)
+@click.option("--out", required=True, metavar="FILE.yaml", help="File to write.")
+@click.option("--id", "name", metavar="NEW", help="Its name [default: the old one and a hash].")
+def derive_command(fixture: str, settings: tuple[str, ...], out: str, name: str | None) -> None:
+    """Change a fixture: write another, with an id, difficulty and certificate of its own.
+
+    Status 1, and nothing written, where the changed system cannot be certified.
+    """
+    import os
+
+    from cojax.commands.studies import assignment
+    from cojax.errors import InputError
+    from cojax.fixtures import load_fixture, save_fixture
+    from cojax.fixtures.difficulty import tier
+
+    changes = dict(assignment(word) for word in settings)
+    if not out.endswith((".yaml", ".yml")):
+        raise InputError(f"--out: expected a file ending in .yaml, got {out}")
+    if os.path.exists(out):
+        raise InputError(f"--out: {out} exists; expected a new file")
+    with progress("derive"):
+        made = load_fixture(fixture).derive(**{**changes, **({"id": name} if name else {})})
+    save_fixture(made, out)
+    assert made.difficulty is not None
+    told = f"certified, difficulty {made.difficulty.index:g}, {tier(made)}"
+    click.echo(f"{out}: {made.id}, {told}")
+
+
 @click.command("generate")
 @click.argument("family")
 @click.option("--num", "-n", type=click.IntRange(0), default=10, show_default=True)
@@ -264,5 +302,6 @@ COMMANDS: list[click.Command] = [
     show_command,
     oracle_command,
     validate_command,
+    derive_command,
     generate_command,
 ]

@@ -7,8 +7,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cojax.commands.studies import finished_rows, go, going, placed, print_json, say_finished
-from cojax.types import Content, Json
+from cojax.commands.studies import (
+    assignment,
+    finished_rows,
+    go,
+    going,
+    placed,
+    print_json,
+    say_finished,
+)
+from cojax.types import Content
 
 if TYPE_CHECKING:
     from cojax.studies.schema import Study
@@ -158,7 +166,7 @@ def _training(what: str, options: Content, config: str | None, settings: Sequenc
     if content.get("name", "train") == "train":
         content["name"] = f"train-{content['algorithms'][0]['name']}"
     given = yaml.load(config) if config else {}
-    given |= dict(_assignment(word) for word in settings)
+    given |= dict(assignment(word) for word in settings)
     algorithm = content["algorithms"][0]
     given = current_names(algorithm["name"], given)
     algorithm["hyperparameters"] = {**algorithm.get("hyperparameters", {}), **given}
@@ -169,19 +177,8 @@ def _training(what: str, options: Content, config: str | None, settings: Sequenc
 
 def _homotopy(word: str) -> Content:
     """The curriculum that ``KNOB=START`` says."""
-    knob, start = _assignment(word, "--curriculum")
+    knob, start = assignment(word, "--curriculum")
     return {"knob": knob, "start": start}
-
-
-def _assignment(word: str, option: str = "--set") -> tuple[str, Json]:
-    """Name and value of ``NAME=VALUE``; the value as YAML writes it."""
-    from cojax.errors import InputError
-    from cojax.io import yaml
-
-    name, equals, value = word.partition("=")
-    if not (name.isidentifier() and equals and value.strip()):
-        raise InputError(f"{option}: expected NAME=VALUE, got {word!r}")
-    return name, yaml.parse(f"{name}: {value}", f"{option} {word}")[name]
 
 
 COMMANDS: list[click.Command] = [train]
