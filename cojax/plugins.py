@@ -21,17 +21,6 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-ALGORITHM = (
-    "hyperparameters",
-    "init",
-    "update",
-    "policy_params",
-    "policy_apply",
-    "steps_per_update",
-    "check",
-)
-
-
 T = TypeVar("T")
 
 
@@ -75,15 +64,3 @@ def load(
             message = f"{group}: {entry.name} = {entry.value} is left out: {reason}"
             warnings.warn(message, PluginWarning, stacklevel=2)
     return found
-
-
-def algorithm_problem(name: str, algorithm: object) -> str | None:
-    """Why an object cannot be an algorithm under a name, or None where it can."""
-    missing = [part for part in ALGORITHM if not callable(getattr(algorithm, part, None))]
-    if missing:
-        return (
-            f"expected a cojax.agents.algorithm.Algorithm, got {algorithm!r} without {missing[0]}"
-        )
-    if getattr(algorithm, "name", None) != name:
-        return f"expected name = {name!r}, got {getattr(algorithm, 'name', None)!r}"
-    return None
