@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from cojax import plugins
 from cojax.commands.results import results
 from cojax.types import Json, Row
 
@@ -213,6 +214,7 @@ def resume(folder: str, as_json: bool) -> None:
     config = unfinished(folder) / "config.yaml"
     if config.exists() and yaml.load(config).get("kind") == "sweep":
         use_cores()  # before gymnax, whose import makes JAX look at its devices
+    plugins.import_asked()
     from cojax.studies.runner import interrupted
 
     print_json(go(interrupted(folder), folder, resume=True, quiet=as_json), as_json)

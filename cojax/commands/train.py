@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from cojax import plugins
 from cojax.commands.studies import (
     assignment,
     finished_rows,
@@ -22,7 +23,25 @@ if TYPE_CHECKING:
     from cojax.studies.schema import Study
 
 
-@click.command()
+class _Train(click.Command):
+    """Its help names the algorithms there are."""
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the text, with the names in it."""
+        plugins.import_asked()
+        help, self.help = self.help or "", (self.help or "").replace("ALGORITHMS", _names("and"))
+        try:
+            super().format_help_text(ctx, formatter)
+        finally:
+            self.help = help
+
+
+def _names(last: str) -> str:
+    *first, end = plugins.algorithms()
+    return f"{', '.join(first)} {last} {end}"
+
+
+@click.command(cls=_Train)
 @click.argument("what", metavar="[ALGORITHM|CONFIG.yaml]", required=False)
 @click.option(
     "--fixture",
@@ -95,10 +114,9 @@ def train(
 ) -> None:
     """Train an algorithm on fixtures and write curves and policies to a folder.
 
-    Algorithms are ppo, a2c, sac, td3, ddpg, crossq and shac. Fixtures of one shape are trained
-    together. Hyperparameters are the algorithm's defaults, as in Python, then those of --profile,
-    then those of CONFIG.yaml or --config, then --set. CONFIG.yaml is the config.yaml of a results
-    folder, or alike; options
+    Algorithms are ALGORITHMS. Fixtures of one shape are trained together. Hyperparameters are the
+    algorithm's defaults, as in Python, then those of --profile, then those of CONFIG.yaml or
+    --config, then --set. CONFIG.yaml is the config.yaml of a results folder, or alike; options
     replace what it says. Interrupt with Ctrl-C; --resume with the same --out goes on from the state
     of at most a minute before.
     """
@@ -106,6 +124,7 @@ def train(
 
     if threads is not None:  # before gymnax, whose import makes JAX look at its devices
         use_threads(threads)
+    plugins.import_asked()
 
     from cojax.errors import InputError
     from cojax.studies.runner import interrupted
@@ -123,9 +142,8 @@ def train(
     if what is not None:
         study = _training(what, options, config, settings)
     elif not resume or out is None:
-        raise InputError(
-            "ALGORITHM: expected ppo, a2c, sac, td3, ddpg, crossq, shac or a CONFIG.yaml"
-        )
+        names = ", ".join(plugins.algorithms())
+        raise InputError(f"ALGORITHM: expected {names} or a CONFIG.yaml")
     elif options or config or settings:
         raise InputError("--resume: without ALGORITHM it takes everything from the folder")
     elif (found := finished_rows(out)) is not None:
