@@ -8,11 +8,14 @@ that help does not wait for JAX.
 from __future__ import annotations
 
 import errno
+import functools
+import os
 import sys
+from collections.abc import Sequence
 
 import click
 
-from cojax import __version__
+from cojax import __version__, plugins
 from cojax.commands import (
     compilation,
     diagnose,
@@ -25,7 +28,7 @@ from cojax.commands import (
     sweep,
     train,
 )
-from cojax.errors import InputError
+from cojax.errors import CertificateError, InputError
 from cojax.types import Option
 
 
@@ -34,7 +37,8 @@ class Program(click.Group):
 
     def main(self, *args: Option, **kwargs: Option) -> Option:
         """Run a command; errors that are the program's own keep their traceback."""
-        with output.any_text():
+        plugins.asked.clear()
+        with output.any_text(), output.warnings_in_one_line():
             try:
                 return super().main(*args, **kwargs)
             except (ValueError, OSError) as error:
@@ -42,7 +46,7 @@ class Program(click.Group):
                 if line is None:
                     raise
                 click.echo(f"cojax: {line}", err=True)
-                sys.exit(2)
+                sys.exit(1 if isinstance(error, CertificateError) else 2)
 
     def invoke(self, ctx: click.Context) -> object:
         """Run a command; an interrupt ends it without a word more than the command has to say."""
@@ -72,6 +76,45 @@ def main() -> None:
     compilation.settle()
 
 
+LATE = (train.train, studies.resume, sweep.sweep_run)  # they set devices up before they import
+
+
+def _asked(ctx: click.Context, parameter: click.Parameter, words: Sequence[str]) -> None:
+    del ctx, parameter
+    plugins.asked += [os.path.abspath(w) if w.endswith(".py") else w for w in words]
+
+
+def importing(command: click.Command) -> None:
+    """Give a command, and those of a group, the option ``--import``."""
+    if isinstance(command, click.Group):
+        for part in command.commands.values():
+            importing(part)
+        return
+    option = click.Option(
+        ["--import", "modules"],
+        multiple=True,
+        is_eager=True,
+        expose_value=False,
+        callback=_asked,
+        metavar="MODULE|FILE.py",
+        help="Import it first: a module of yours that registers families, algorithms or networks; "
+        "may be repeated.",
+    )
+    if command.callback is None or any(p.name == option.name for p in command.params):
+        return
+    command.params.append(option)
+    if command not in LATE:
+        run = command.callback
+
+        @functools.wraps(run)
+        def imported(*args: Option, **kwargs: Option) -> Option:
+            plugins.import_asked()
+            return run(*args, **kwargs)
+
+        command.callback = imported
+
+
 for module in (studies, train, sweep, fixtures, evaluate, diagnose, report, render):
     for command in module.COMMANDS:
+        importing(command)
         main.add_command(command)

@@ -17,6 +17,14 @@ class InputError(ValueError):
     """Something given from outside cannot be used; the message is one line for people."""
 
 
+class CertificateError(InputError):
+    """A system that the validator refuses; the message is the check that fails, with its number."""
+
+
+class UncertifiedWarning(UserWarning):
+    """A fixture that no validator has passed is about to be learned on."""
+
+
 def one_of(name: str, value: Any, known: Iterable[str]) -> str:
     """One of a set of names; the error suggests the nearest."""
     known = sorted(known)

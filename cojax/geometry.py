@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
-from cojax import inputs, linalg, precision
+from cojax import inputs, labels, linalg, precision
 from cojax.errors import InputError, one_of
 from cojax.initial import InitialLaw
 from cojax.types import Array, Float, Json, Option, Options
@@ -169,6 +169,13 @@ class Family(abc.ABC):
     def draw_P(cls, d: int, rng: np.random.Generator) -> np.ndarray | None:
         """A random P, (d, d), of the family's own, from ``rng``; None where there is none."""
         return None
+
+    def labels(self) -> labels.Labels:
+        """Names and units of the d entries of a state, which are the observation, and of the m of
+        an action, such as "θ_1 [rad]"; a family of one's own says them here.
+        """
+        sizes = {name: getattr(self, name) for name in self.dimensions}
+        return labels.of(self.family, sizes, self.state_dim, self.action_dim)
 
     def picture(self) -> tuple[str, Options]:
         """Which picture of :mod:`cojax.report.drawing` shows a state, and its arguments."""

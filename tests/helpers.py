@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from cojax import cli, linalg, precision
 from cojax.families import FAMILIES, ConverseArm, NVDEx
-from cojax.fixtures import store
+from cojax.fixtures import shelf
 from cojax.quadratic import QuadraticGaussian
 
 GOLDEN_KEYS = ("alpha0", "beta0", "kappa1", "kappa2", "g0")
@@ -118,7 +118,7 @@ ARM = "arm-n2-p0.80-s7"
 
 def source(name: str = ARM) -> str:
     """The file of a shipped fixture."""
-    return store.find(name).read_text("utf-8")
+    return shelf.find(name).read_text("utf-8")
 
 
 def run(*arguments: str) -> tuple[int, str, str]:

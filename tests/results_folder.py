@@ -12,7 +12,7 @@ import pandas as pd
 import cojax
 from cojax.evaluation import provenance
 from cojax.evaluation.result import METRICS, Evaluation, Member
-from cojax.fixtures.store import find
+from cojax.fixtures.shelf import find
 from cojax.io import yaml
 
 MARKUP = '<img src=x onerror="boom()">&</script><script>boom()</script>'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import struct
 import subprocess
@@ -16,6 +17,7 @@ from click.testing import CliRunner
 
 from cojax.agents import load_policy
 from cojax.cli import main
+from cojax.errors import UncertifiedWarning
 from cojax.fixtures import load_fixture, save_fixture
 from cojax.studies import engine, load_agent, load_study, runner, study
 from cojax.studies import schema as schema_module
@@ -455,7 +457,17 @@ def test_a_resume_with_an_edited_fixture_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "place", lambda *a: (_ for _ in ()).throw(SystemExit))
     words = ["ppo", "--fixture", tmp_path / "arm.yaml", *SHORT, "--out", tmp_path / "out"]
     invoke(*words)
-    save_fixture(fixture.with_changes(gamma=0.98), tmp_path / "arm.yaml")
+    other = dataclasses.replace(load_fixture("arm-n4-p0.80-s7"), id=fixture.id)
+    save_fixture(other, tmp_path / "arm.yaml")
     refused = invoke(*words, "--resume")
     assert refused.exit_code == 2
     assert f"of other work: fixture {fixture.id}: expected {fixture.sha256}" in refused.stderr
+
+
+def test_training_on_a_draft_says_so(tmp_path, monkeypatch):
+    draft = load_fixture(ARM).with_changes(gamma=0.98)
+    save_fixture(draft, tmp_path / "draft.yaml")
+    monkeypatch.setattr(runner, "place", lambda *a: (_ for _ in ()).throw(SystemExit))
+    words = ["ppo", "--fixture", tmp_path / "draft.yaml", *SHORT, "--out", tmp_path / "out"]
+    with pytest.warns(UncertifiedWarning, match=f"^{draft.id}: no certificate; what it calls"):
+        invoke(*words)

@@ -75,7 +75,8 @@ def test_a_policy_is_read_without_the_code_of_its_network(trained, tmp_path):
     command = [sys.executable, "-c", READ, str(file), str(states), str(out)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    found = np.load(out)
+    with np.load(out) as archive:
+        found = dict(archive)
     one = trained.member(fixture=1, seed=0)
     actions = jax.jit(jax.vmap(one, (0, None)))(obs, jax.random.key(0))
     np.testing.assert_allclose(found["actions"], actions, rtol=1e-6, atol=1e-6)
@@ -90,7 +91,8 @@ def test_a_policy_is_read_without_the_code_of_its_network(trained, tmp_path):
 def test_a_damaged_program_is_one_line(trained, tmp_path):
     file = tmp_path / "policy.npz"
     save_policy(file, trained)
-    arrays = dict(np.load(file))
+    with np.load(file) as archive:
+        arrays = dict(archive)
     for damage in (lambda x: x[: len(x) // 2], lambda x: np.zeros(9, np.uint8)):
         np.savez(file, **(arrays | {"program": damage(arrays["program"])}))
         with pytest.raises(InputError, match="expected a policy saved by cojax") as error:

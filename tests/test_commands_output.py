@@ -7,12 +7,14 @@ import io
 import os
 import subprocess
 import sys
+import warnings
 
 import pytest
 from click.testing import CliRunner
 
 from cojax.cli import main, said
 from cojax.commands import output
+from cojax.errors import UncertifiedWarning
 from cojax.report.printing import SHOWN, print_rows
 
 NAME = "arm-n2-p0.80-s7"
@@ -227,3 +229,12 @@ def test_a_narrow_terminal_loses_no_figure(monkeypatch, capsys):
     print_rows([row | dict.fromkeys(SHOWN, cell)])
     printed = capsys.readouterr().out
     assert all(printed.count(word) == 3 for word in ("0.173", "[0.0968", "0.328]"))
+
+
+def test_warnings_of_ours_are_one_line():
+    before = warnings.formatwarning
+    with output.warnings_in_one_line():
+        said = warnings.formatwarning("x: no certificate", UncertifiedWarning, "file.py", 3)
+        assert said == "cojax: warning: x: no certificate\n"
+        assert "file.py:3: UserWarning: y" in warnings.formatwarning("y", UserWarning, "file.py", 3)
+    assert warnings.formatwarning is before

@@ -5,18 +5,27 @@ from __future__ import annotations
 import copy
 import dataclasses
 import pickle
+import re
 
 import jax
 import numpy as np
 import pytest
-from helpers import ARM
+from helpers import ARM, run
 from hypothesis import given
 from hypothesis import strategies as st
 
 import cojax
 from cojax import precision
-from cojax.errors import InputError
-from cojax.fixtures import Fixture, load_fixture, make_fixture, save_fixture, store
+from cojax.errors import CertificateError, InputError, UncertifiedWarning
+from cojax.fixtures import (
+    Fixture,
+    load_fixture,
+    make_fixture,
+    save_fixture,
+    schema,
+    store,
+    validate,
+)
 from cojax.fixtures.fixture import from_content
 
 
@@ -79,13 +88,14 @@ def test_replacement_keeps_no_description_of_another_problem():
 
 def test_params_follow_the_fixture_and_options_override_it():
     fixture = load_fixture(ARM).with_changes(action_limit=[1.0, 3.0])
-    params = fixture.params
+    with pytest.warns(UncertifiedWarning, match=f"^{fixture.id}: no certificate; what it calls"):
+        params = fixture.params
     assert params is fixture.params
     assert params.system.gamma.dtype == np.float32
     assert int(params.max_steps_in_episode) == 512
     assert np.asarray(params.action_limit).tolist() == [1.0, 3.0]
     assert int(fixture.make_params(max_steps_in_episode=5).max_steps_in_episode) == 5
-    assert not fixture.with_changes(action_limit=None).params.clip_actions
+    assert not fixture.with_changes(action_limit=None).make_params().clip_actions
     assert fixture.make_params(dtype=np.float64).action_limit.dtype == np.float64
     env, made = cojax.make(ARM, action_limit=0.5)
     assert np.asarray(made.action_limit).tolist() == [0.5, 0.5]
@@ -144,3 +154,62 @@ def test_fixture_equality_is_equality_of_content():
     assert a == b
     assert len({a, b}) == 1
     assert a != a.with_changes(gamma=0.98)
+
+
+def test_another_problem_has_another_id_and_nothing_of_what_described_the_old_one():
+    fixture = load_fixture(ARM)
+    changed = fixture.with_changes(gamma=0.98)
+    assert re.fullmatch(rf"{ARM}-[0-9a-f]{{6}}", changed.id)
+    assert changed.id == fixture.with_changes(gamma=0.98, horizon=512).id
+    assert changed.id != fixture.with_changes(gamma=0.97).id
+    assert fixture.with_changes(certificate=None).id == fixture.with_changes(p=0.8).id == ARM
+    with pytest.raises(InputError, match=f"^id: expected another than '{ARM}'"):
+        fixture.with_changes(gamma=0.98, id=ARM)
+
+
+def test_a_derived_fixture_is_certified_or_refused_with_a_number():
+    fixture = load_fixture(ARM)
+    made = fixture.derive(Sigma=1e-5, horizon=64)
+    assert (made.Sigma == 1e-5).all()
+    assert made.certificate
+    assert made.difficulty is not None
+    assert made.difficulty.terms["tr(Sigma)"] == pytest.approx(4e-5)
+    assert made.id == fixture.with_changes(Sigma=1e-5, horizon=64).id
+    assert made == made.with_changes(
+        certificate=made.certificate, difficulty=made.difficulty, reference=made.reference
+    )
+    refused = r"^tight: cannot be certified: action_bound: [0-9.]+, tolerance 0.01; "
+    with pytest.raises(CertificateError, match=refused):
+        fixture.derive(action_limit=0.1, horizon=64, id="tight")
+    with pytest.raises(InputError, match=f"derive: expected a change, this is {ARM} itself"):
+        fixture.derive(gamma=fixture.gamma)
+    with pytest.raises(InputError, match="did you mean 'Sigma'"):
+        fixture.derive(sigma=1.0)
+
+
+def test_a_target_that_a_change_misses_is_dropped_and_one_that_is_changed_is_met():
+    fixture = load_fixture("nvdex-k1-easy")
+    assert fixture.derive(p=0.7, horizon=64).knobs["rho_target"] is None
+    assert fixture.derive(Sigma=1e-5, horizon=64).knobs["rho_target"] == 1.001
+    other = fixture.derive(rho_target=1.002, horizon=64)
+    assert other.knobs["rho_target"] == 1.002
+    assert isinstance(other.Q, schema.Scaled)
+    assert isinstance(fixture.Q, schema.Scaled)
+    assert other.Q.by != fixture.Q.by
+
+
+def test_derive_from_the_command_line(tmp_path):
+    out = tmp_path / "noisy.yaml"
+    words = ["derive", ARM, "--set", "Sigma=1e-5", "--set", "horizon=64", "--out", str(out)]
+    code, told, _ = run(*words, "--id", "noisy")
+    assert code == 0
+    assert told.startswith(f"{out}: noisy, certified, difficulty ")
+    assert validate(out).passed
+    assert run(*words)[0] == 2  # it is there already
+    tight = tmp_path / "tight.yaml"
+    words = ["derive", ARM, "--set", "action_limit=0.1", "--set", "horizon=64", "--out", str(tight)]
+    code, told, error = run(*words)
+    assert (code, told) == (1, "")
+    assert "cannot be certified: action_bound: " in error
+    assert run(*words[:2], "--set", "Sigma", "--out", str(tight))[0] == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["noisy.yaml"]

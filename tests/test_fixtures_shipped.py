@@ -19,6 +19,7 @@ from cojax.fixtures import (
     difficulty,
     generator,
     load_fixture,
+    shelf,
     shipped,
     shipped_set,
     store,
@@ -99,7 +100,7 @@ def test_a_shipped_fixture_is_the_same_to_the_bit_whatever_is_made_beside_it(tmp
 
 
 def test_the_manifest_lists_what_is_shipped():
-    manifest = json.loads((store.DATA / "manifest.json").read_text())
+    manifest = json.loads((shelf.DATA / "manifest.json").read_text())
     rows = manifest["fixtures"]
     assert tuple(row["id"] for row in rows) == shipped()
     assert len(rows) == manifest["num"] == 60
@@ -108,10 +109,10 @@ def test_the_manifest_lists_what_is_shipped():
         assert row["sha256"] == fixture.sha256
         assert row["seeds"] == fixture.seeds.model_dump()
         assert row["tier"] == difficulty.tier(fixture)
-    assert {row["tier"] for row in rows} == set(difficulty.TIERS)
+    assert {row["tier"] for row in rows} == set(shelf.TIERS)
     assert manifest["recipe"]["command"] == "python -m cojax.fixtures.shipped_set FOLDER"
     assert set(manifest["recipe"]["versions"]) == {"cojax", "jax", "numpy", "backend"}
-    size = sum(path.stat().st_size for path in store.DATA.parent.rglob("*") if path.is_file())
+    size = sum(path.stat().st_size for path in shelf.DATA.parent.rglob("*") if path.is_file())
     assert size < 3e6
 
 

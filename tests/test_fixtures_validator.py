@@ -24,7 +24,7 @@ from cojax.fixtures import (
     pointwise,
     samples,
     save_fixture,
-    store,
+    shelf,
     validate,
     validator,
 )
@@ -70,7 +70,7 @@ def test_a_shipped_fixture_passes_every_check(name):
 
 
 def edited(name: str, *changes: tuple[str, str]) -> str:
-    source = store.find(name).read_text()
+    source = shelf.find(name).read_text()
     for old, new in changes:
         assert old in source
         source = source.replace(old, new, 1)

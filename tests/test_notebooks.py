@@ -17,6 +17,7 @@ NAMES = (
     "first_steps",
     "hyperparameter_search",
     "own_family",
+    "own_learner",
     "paper_table",
     "sb3_against_ours",
     "what_went_wrong",

@@ -14,7 +14,7 @@ from flax import struct
 
 import cojax
 from cojax import families, plugins, quadratic
-from cojax.agents import off_policy, on_policy, ppo, td3
+from cojax.agents import contract, off_policy, on_policy, ppo, td3
 from cojax.errors import InputError
 from cojax.evaluation import lqr_gain
 from cojax.experiments import run_experiment
@@ -160,8 +160,9 @@ def test_what_a_file_states_wrongly_of_it_is_one_line(spinner, change, message):
         "law": "sector", "size": 1.0, "centre": [0.5, 0.5]
     }  # fmt: skip
     half = fixture.with_changes(initial_state={"law": "sector", "size": 0.5})
-    assert half.params.initial_state.size == 0.5
-    np.testing.assert_array_equal(half.params.initial_state.centre, [0.5, 0.5])
+    law = half.make_params().initial_state
+    assert law.size == 0.5
+    np.testing.assert_array_equal(law.centre, [0.5, 0.5])
     with pytest.raises(ValueError, match=message) as error:
         fixture.with_changes(**change)
     assert "\n" not in str(error.value)
@@ -266,7 +267,7 @@ def test_algorithms_of_plugins(monkeypatch):
     entries = [Entry("mine", mine), Entry("yours", mine), Entry("none", 3), Entry("ppo", ppo)]
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: entries)
     with pytest.warns(plugins.PluginWarning) as caught:
-        found = plugins.load("cojax.algorithms", plugins.algorithm_problem, cojax.agents.ALGORITHMS)
+        found = plugins.load("cojax.algorithms", contract.problem, cojax.agents.ALGORITHMS)
     assert found == {"mine": mine}
     messages = sorted(str(warning.message) for warning in caught)
     assert "none = somewhere:none is left out: expected a cojax.agents" in messages[0]
@@ -307,9 +308,9 @@ def test_algorithms_of_ones_own_have_a_critic_and_a_gradient(kind, monkeypatch):
     obs = (jnp.ones(1),) if kind == "on-policy" else (jnp.ones(1), jnp.zeros(2))
     assert float(run.critic(seed=1)(*obs)) == float(agent.critic(*obs)) != 0.0
     assert agent.critic.apply.smallest == (kind == "off-policy")
-    for part in ("critic", "actor_gradients"):
+    for part, ask in (("critic", run.critic), ("actor_gradients", run.agent)):
         monkeypatch.setitem(
             cojax.agents.ALGORITHMS, "own", dataclasses.replace(spec, **{part: None})
         )
         with pytest.raises(InputError, match=f"^run: the algorithm 'own' gives no {part}$"):
-            run.agent(seed=1)
+            ask(seed=1)

@@ -14,7 +14,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "cojax"
 FLOORS = [  # each may import what stands below it
     {"errors", "types"},
-    {"io"},
+    {"io", "labels"},
     {"inputs", "plugins", "precision", "linalg", "inverse_sqrt", "streams", "noise", "initial"},
     {"system", "policy", "geometry"},
     {"quadratic", "oracle"},

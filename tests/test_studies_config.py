@@ -83,3 +83,11 @@ def test_unusable_studies_are_one_line(change, words):
     assert "\n" not in str(caught.value)
     with pytest.raises(InputError, match="expected none in a sweep"):
         study({**NOW, "evaluation": {"policies": ["zero"]}}, "sweep")
+
+
+def test_a_plain_name_is_an_algorithm():
+    content = {"schema": "cojax.study/1", "name": "plain", "fixtures": ["nvdex-k1-easy"]}
+    plain = study({**content, "algorithms": ["ppo", {"name": "sac"}]}, "run")
+    assert plain == study({**content, "algorithms": [{"name": "ppo"}, {"name": "sac"}]}, "run")
+    with pytest.raises(InputError, match="unknown algorithm 'pppo'; did you mean 'ppo'"):
+        study({**content, "algorithms": ["pppo"]}, "run")

@@ -120,8 +120,11 @@ class Algorithm:
         actor_gradients: ``(env, state, env_params, h, *, key, num) -> tree`` like ``actor``, with a
             leading axis of ``num``; see ``inspect.Agent``.
 
-    The last three are for diagnosis alone. An algorithm without them trains; ``run.agent()`` and
-    ``run.critic()`` then raise InputError.
+    The last three are for diagnosis alone. An algorithm without them trains. With ``actor``,
+    policy_params gives a dict whose "actor" is that tree; without a critic, ``run.critic()`` raises
+    InputError, and without the others ``run.agent()`` does. What else is asked for is checked by
+    :mod:`cojax.agents.contract`: of the state a field ``failed``, () bool, of the metrics
+    ``episode_return``, ``episode_length`` and ``episodes``, sums over the episodes that ended.
     """
 
     name: str

@@ -21,12 +21,19 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from cojax import __version__
+from cojax import __version__, streams
 from cojax.agents.curriculum import problem_of
 from cojax.agents.own_networks import describe
 from cojax.agents.policies import ActorPolicy
 from cojax.agents.population import Evaluate, Population
-from cojax.agents.programs import Program, program
+from cojax.agents.programs import (
+    OwnPolicy,
+    PolicyProgram,
+    Program,
+    numbered,
+    policy_program,
+    program,
+)
 from cojax.agents.run import Best
 from cojax.errors import InputError, one_line
 from cojax.io import files
@@ -40,22 +47,34 @@ FORMAT = "cojax.policy/1"
 WITH_PROGRAM = "cojax.policy/2"  # the same, and the actor's network as an array of bytes
 STATE_FORMAT = "cojax.run/7"
 HEADER, PROGRAM = "header", "program"
-POLICIES = {cls.__name__: cls for cls in (ActorPolicy,)}
+POLICIES = {cls.__name__: cls for cls in (ActorPolicy, PolicyProgram)}
 
 
-def save_policy(path: str | os.PathLike, policy: Policy) -> None:
+def save_policy(
+    path: str | os.PathLike, policy: Policy, *, observation_length: int | None = None
+) -> None:
     """Write a policy, or a whole population of them, to ``path``; whole or not at all.
 
-    An actor that is a network of the user's own is written as a program, see
-    :mod:`cojax.agents.programs`: who reads the policy does not need the network's code.
+    An actor that is a network of the user's own, and a policy that no learner of ours gave, is
+    written as a program, see :mod:`cojax.agents.programs`: who reads it does not need its code.
+    ``observation_length`` is needed for a policy that was not trained here.
 
-    Raises ValueError, one line, for a policy that no learner of cojax gave, and for a network that
-    cannot be written.
+    Raises ValueError, one line, for a policy or network that cannot be written.
     """
-    kind = type(policy.apply).__name__
-    if kind not in POLICIES:
-        raise InputError(f"{path}: cannot save a policy of kind {kind}; can: {', '.join(POLICIES)}")
-    fields = dict(vars(policy.apply))
+    apply, params = policy.apply, policy.params
+
+    def one(tree):
+        return jax.tree.map(lambda x: x[(0,) * len(policy.axes)], tree)
+
+    if type(apply).__name__ not in (*POLICIES, OwnPolicy.__name__):
+        if observation_length is None:
+            raise InputError(
+                f"{path}: {policy.name}: expected observation_length, of a policy not trained here"
+            )
+        apply = OwnPolicy(apply, observation_length)
+    if isinstance(apply, OwnPolicy):
+        apply, params = policy_program(apply, one(params)), numbered(params)
+    kind, fields = type(apply).__name__, dict(vars(apply))
     network = fields.pop("network")
     header = {
         "format": FORMAT if network is None else WITH_PROGRAM,
@@ -64,11 +83,11 @@ def save_policy(path: str | os.PathLike, policy: Policy) -> None:
         "kind": kind,
         "apply": fields,
     }
-    arrays = {name: np.asarray(x) for name, x in flatten_dict(policy.params, sep="/").items()}
+    arrays = {name: np.asarray(x) for name, x in flatten_dict(params, sep="/").items()}
     if network is not None:
-        one = jax.tree.map(lambda x: x[(0,) * len(policy.axes)], policy.params["actor"])
-        made = program(network, one, arrays["mean"].shape[-1])
-        arrays[PROGRAM] = np.frombuffer(made.data, np.uint8)
+        if isinstance(apply, ActorPolicy):
+            network = program(network, one(params["actor"]), arrays["mean"].shape[-1])
+        arrays[PROGRAM] = np.frombuffer(network.data, np.uint8)
     with files.whole_file(path) as file:
         np.savez(file, **arrays, **{HEADER: np.array(json.dumps(header))})  # pyright: ignore[reportArgumentType]
 
@@ -106,7 +125,8 @@ def _policy(header: Content, arrays: dict[str, np.ndarray]) -> Policy:
     function = apply
     for _ in axes:
         function = jax.vmap(function, (0, None, None))
-    jax.eval_shape(function, policy.params, jnp.zeros(arrays["mean"].shape[-1]), jax.random.key(0))
+    length = apply.inputs if isinstance(apply, PolicyProgram) else arrays["mean"].shape[-1]
+    jax.eval_shape(function, policy.params, jnp.zeros(length), streams.root_key(0))
     return policy
 
 

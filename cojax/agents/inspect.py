@@ -101,7 +101,7 @@ class Agent:
 
     Attributes:
         policy: the deterministic policy it hands out.
-        critic: its value function.
+        critic: its value function; None of an algorithm without one.
         actor: parameters of the actor that its next update would change; where the policy is a
             running average of actors they differ from the policy's.
         gradients: ``(env, env_params, key, num) -> tree`` like ``actor``, with a leading axis of
@@ -111,7 +111,7 @@ class Agent:
     """
 
     policy: Policy
-    critic: Critic
+    critic: Critic | None
     actor: PyTree
     gradients: Callable[[Environment, PyTree, PRNGKeyArray, int], PyTree] = dataclasses.field(
         repr=False
@@ -124,7 +124,7 @@ def agent(spec: Algorithm, run: Run, index: dict[str, int]) -> Agent:
 
     Raises InputError, one line, for an unknown axis, an index out of range or missing, for a run
     trained in several chunks, which keeps no states, and for an algorithm that does not say what
-    its actor, its critic or its gradients are.
+    its actor or its gradients are.
     """
     return of_state(spec, *_member(run, index))
 
@@ -132,10 +132,11 @@ def agent(spec: Algorithm, run: Run, index: dict[str, int]) -> Agent:
 @algorithm.learning()
 def of_state(spec: Algorithm, state: PyTree, h: PyTree, policy: Policy) -> Agent:
     """The agent of one learner's state, its hyperparameters and its policy; raises InputError for
-    an algorithm that does not say what its actor, its critic or its gradients are.
+    an algorithm that does not say what its actor or its gradients are.
     """
     actor, of = _part(spec, "actor"), _part(spec, "actor_gradients")
-    found = _part(spec, "critic")(state, h, policy)
+    own = getattr(spec, "critic", None)
+    found = None if own is None else own(state, h, policy)
 
     @algorithm.learning()
     def gradients(env, env_params, key, num):

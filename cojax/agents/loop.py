@@ -17,6 +17,7 @@ from cojax import streams
 from cojax.agents import checkpoint
 from cojax.agents.algorithm import MOST_UPDATES, learning
 from cojax.agents.curriculum import problem_of
+from cojax.agents.policies import own_policy
 from cojax.agents.population import (
     Arguments,
     Evaluate,
@@ -212,7 +213,7 @@ def run(
     seconds = max(time.perf_counter() - start, 1e-9)
     metrics, curves = jax.tree.map(lambda *x: np.stack(x, axis=1), *history)
     env_params, h, _ = p.arguments(0)
-    apply = p.spec.policy_apply(p.env, problem_of(env_params), h)
+    apply = own_policy(p.spec.policy_apply, p.env, problem_of(env_params), h)
     timesteps = np.asarray(plan.ends) * plan.steps
 
     def policies(params):

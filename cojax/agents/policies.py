@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import jax.numpy as jnp
 from flax import linen as nn
@@ -11,7 +12,8 @@ from cojax.agents.algorithm import Environment
 from cojax.agents.distributions import ActionBox
 from cojax.agents.networks import MLP, forward
 from cojax.agents.own_networks import actor_network, dimensions
-from cojax.agents.programs import Program
+from cojax.agents.programs import OwnPolicy, Program
+from cojax.policy import Apply
 from cojax.types import Array, Float, PRNGKeyArray, PyTree
 
 
@@ -60,6 +62,16 @@ def actor_policy(
     dim, m = dimensions(env, env_params)
     network = None if h.actor is None else actor_network(h, dim, outputs * m)
     return ActorPolicy(h.hidden, h.activation, m, outputs * m, squash, network)
+
+
+def own_policy(make: Callable, env: Environment, env_params: PyTree, h: PyTree) -> Apply:
+    """What an algorithm's ``policy_apply``, here ``make``, gives; where that is none of ours, with
+    the length of an observation beside it, by which it can be saved.
+    """
+    apply = make(env, env_params, h)
+    if isinstance(apply, ActorPolicy):
+        return apply
+    return OwnPolicy(apply, dimensions(env, env_params)[0])
 
 
 def policy_params(env: Environment, state: PyTree, env_params: PyTree, h: PyTree) -> PyTree:

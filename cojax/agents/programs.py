@@ -1,4 +1,4 @@
-"""Networks as programs: what computes them, in a file, without the code that it was made of.
+"""Networks and policies as programs: what computes them, in a file, without the code they had.
 
 A program is StableHLO as ``jax.export`` serialises it, for CPU, CUDA and TPU: operations on arrays,
 and nothing that is unpickled. JAX has no rule for a batch of calls of an exported program, so both
@@ -20,11 +20,13 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax import export
 
-from cojax import precision
+from cojax import precision, streams
 from cojax.errors import InputError, one_line
-from cojax.types import Array, Float, PyTree
+from cojax.policy import Apply
+from cojax.types import Array, Float, PRNGKeyArray, PyTree
 
 PLATFORMS = ("cpu", "cuda", "tpu")
+KEY = jax.ShapeDtypeStruct((2,), jnp.uint32)  # of threefry, as words
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,50 +63,124 @@ def program(network: nn.Module | Program, params: PyTree, inputs: int) -> Progra
     return _exported(network, tuple(leaf.shape for leaf in leaves), tree, inputs)
 
 
+@dataclasses.dataclass(frozen=True)
+class OwnPolicy:
+    """The policy of a learner that is not ours: ``apply``, and how long an observation is."""
+
+    apply: Apply
+    inputs: int
+
+    def __call__(
+        self, params: PyTree, obs: Float[Array, " o"], key: PRNGKeyArray
+    ) -> Float[Array, " m"]:
+        """Map one observation and a key to one action."""
+        return self.apply(params, obs, key)
+
+
+@dataclasses.dataclass(frozen=True)
+class PolicyProgram:
+    """A policy that was exported, :class:`OwnPolicy` as it is read from a file.
+
+    Attributes:
+        inputs: length of an observation.
+        network: of parameters, observations and words of keys.
+    """
+
+    inputs: int
+    network: Program
+
+    def __call__(
+        self, params: PyTree, obs: Float[Array, " o"], key: PRNGKeyArray
+    ) -> Float[Array, " m"]:
+        """Map one observation and a key to one action; computed in float32."""
+        one = jax.tree.map(lambda leaf: leaf[None], params)
+        rows = obs.astype(jnp.float32)[None, None], streams.to_words(key)[None, None]
+        return _function(self.network.data)(one, rows)[0, 0].astype(obs.dtype)
+
+
+def numbered(params: PyTree) -> dict[str, PyTree]:
+    """Leaves by their number: a tree of any kind as what a file can hold."""
+    return {f"{i:04d}": leaf for i, leaf in enumerate(jax.tree.leaves(params))}
+
+
+def policy_program(policy: OwnPolicy, params: PyTree) -> PolicyProgram:
+    """A policy as a program of its parameters :func:`numbered`; ``params`` are one set of them.
+
+    Raises InputError as :func:`program` does.
+    """
+    name = getattr(policy.apply, "__qualname__", type(policy.apply).__name__)
+    structure = jax.tree.structure(params)
+
+    def of_one(leaves, row):
+        obs, words = row
+        tree = jax.tree.unflatten(structure, [leaves[name] for name in sorted(leaves)])
+        return policy.apply(tree, obs, streams.of_words(words))
+
+    row = (jax.ShapeDtypeStruct((policy.inputs,), jnp.float32), KEY)
+    return PolicyProgram(policy.inputs, _export(name, of_one, numbered(params), row))
+
+
 @lru_cache(maxsize=32)
 def _exported(
     network: nn.Module, shapes: tuple[tuple[int, ...], ...], tree: Hashable, d: int
 ) -> Program:
-    p, n = export.symbolic_shape("p, n")
-    specs = [jax.ShapeDtypeStruct((p, *shape), jnp.float32) for shape in shapes]
+    leaves = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+    params = jax.tree.unflatten(tree, leaves)
+    x = jax.ShapeDtypeStruct((d,), jnp.float32)
+    return _export(type(network).__name__, network.apply, params, x)
 
-    def network_of_many(params: PyTree, x: Array) -> Array:
-        return jax.vmap(jax.vmap(network.apply, (None, 0)))(params, x)  # pyright: ignore
+
+def _export(name: str, of_one: Callable, params: PyTree, row: PyTree) -> Program:
+    """A function of parameters and a row of inputs as a program of p × n of them."""
+    sizes = export.symbolic_shape("p, n")
+
+    def led(tree, axes):
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct((*axes, *x.shape), x.dtype), tree)
+
+    def of_many(params, rows):
+        return jax.vmap(jax.vmap(of_one, (None, 0)))(params, rows)
 
     try:
         with precision.x32():
-            made = export.export(jax.jit(network_of_many), platforms=PLATFORMS)(
-                jax.tree.unflatten(tree, specs), jax.ShapeDtypeStruct((p, n, d), jnp.float32)
+            made = export.export(jax.jit(of_many), platforms=PLATFORMS)(
+                led(params, sizes[:1]), led(row, sizes)
             )
         return Program(bytes(made.serialize()))
     except Exception as error:  # whatever a stranger's module, or the exporter, raises
-        raise InputError(
-            f"{type(network).__name__} cannot be saved as a program: {one_line(error)}"
-        ) from error
+        raise InputError(f"{name} cannot be saved as a program: {one_line(error)}") from error
 
 
 @lru_cache(maxsize=32)
-def _function(data: bytes) -> Callable[[PyTree, Array], Array]:
-    """The program of p sets of parameters and n inputs of each, with a rule for batches."""
+def _function(data: bytes) -> Callable[[PyTree, PyTree], Array]:
+    """The program of p sets of parameters and n rows of each, with a rule for batches."""
     exported = export.deserialize(bytearray(data))
 
     @jax.custom_batching.custom_vmap
-    def of_many(params, x):
-        return exported.call(params, x)
+    def of_many(params, rows):
+        return exported.call(params, rows)
 
     @of_many.def_vmap
-    def batched(size, in_batched, params, x):
+    def batched(size, in_batched, params, rows):
+        def whole(leaf, is_batched):
+            return leaf if is_batched else jnp.broadcast_to(leaf, (size, *leaf.shape))
+
         several, inputs = in_batched
-        if not any(jax.tree.leaves(several)):  # more inputs: (b, p, n, d) -> (p, b n, d)
-            _, p, n, d = x.shape
-            out = of_many(params, jnp.swapaxes(x, 0, 1).reshape(p, size * n, d))
+        rows = jax.tree.map(whole, rows, inputs)
+        if not any(jax.tree.leaves(several)):  # more rows: (b, p, n, ...) -> (p, b n, ...)
+            _, p, n = jax.tree.leaves(rows)[0].shape[:3]
+            out = of_many(
+                params,
+                jax.tree.map(
+                    lambda x: jnp.swapaxes(x, 0, 1).reshape(p, size * n, *x.shape[3:]), rows
+                ),
+            )
             return jnp.swapaxes(out.reshape(p, size, n, out.shape[-1]), 0, 1), True
 
-        def joined(leaf, is_batched):  # more sets of parameters: (b, p, ...) -> (b p, ...)
-            whole = leaf if is_batched else jnp.broadcast_to(leaf, (size, *leaf.shape))
-            return whole.reshape(-1, *whole.shape[2:])
+        def joined(leaf):  # more sets of parameters: (b, p, ...) -> (b p, ...)
+            return leaf.reshape(-1, *leaf.shape[2:])
 
-        out = of_many(jax.tree.map(joined, params, several), joined(x, inputs))
+        params = jax.tree.map(whole, params, several)
+        out = of_many(jax.tree.map(joined, params), jax.tree.map(joined, rows))
         return out.reshape(size, -1, *out.shape[1:]), True
 
     return of_many

@@ -7,6 +7,7 @@ import os
 import time
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -15,6 +16,7 @@ import numpy as np
 from cojax.agents import (
     a2c,
     checkpoint,
+    contract,
     crossq,
     ddpg,
     loop,
@@ -39,6 +41,9 @@ from cojax.types import Content, Float, PRNGKeyArray, PyTree
 ALGORITHMS: dict[str, Algorithm] = {
     module.ALGORITHM.name: module.ALGORITHM for module in (ppo, a2c, sac, td3, ddpg, shac, crossq)
 }
+
+
+BUILT_IN = tuple(ALGORITHMS)
 
 
 class DiscountWarning(Warning):
@@ -335,8 +340,36 @@ def current_names(algorithm: str, hyperparameters: Mapping[str, object]) -> Cont
 
 
 def lookup(name: str) -> Algorithm:
-    """Return the algorithm called ``name``; ValueError offering the nearest name."""
+    """Return the algorithm called ``name``; ValueError offering the nearest name, and for one that
+    is not ours and does not keep the contract.
+    """
     if name not in ALGORITHMS:
         hint = nearest(name, ALGORITHMS, 0.0)
-        raise InputError(f"unknown algorithm {name!r}{hint}")
-    return ALGORITHMS[name]
+        raise InputError(f"unknown algorithm {name!r}{hint} (known: {', '.join(ALGORITHMS)})")
+    spec = ALGORITHMS[name]
+    if name not in BUILT_IN and (reason := _traced_problem(spec)) is not None:
+        raise InputError(f"algorithm {name}: {reason}")
+    return spec
+
+
+def register(algorithm: Algorithm) -> Algorithm:
+    """Add an algorithm: ``train`` and studies then know it by its name.
+
+    An algorithm of the same hyperparameters' name and module, such as a cell of a notebook that is
+    run again gives, takes the place of the one before. Raises InputError, one line that says what
+    was expected, for what does not keep the contract (:mod:`cojax.agents.contract`), and for a name
+    that is taken.
+    """
+    name = str(getattr(algorithm, "name", algorithm))
+    reason = contract.problem(name, algorithm) or _traced_problem(algorithm)
+    if reason is not None:
+        raise InputError(f"algorithm {name}: {reason}")
+    old, new = ALGORITHMS.get(name, algorithm).hyperparameters, algorithm.hyperparameters
+    same_place = (old.__module__, old.__qualname__) == (new.__module__, new.__qualname__)
+    if name in BUILT_IN or not same_place:
+        raise InputError(f"algorithm {name}: the name is taken")
+    ALGORITHMS[name] = algorithm
+    return algorithm
+
+
+_traced_problem = lru_cache(maxsize=None)(contract.traced_problem)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cojax.types import Json, Row
+from cojax.labels import Labels
+from cojax.types import Content, Json, Row
 
 if TYPE_CHECKING:
-    from cojax.fixtures import Fixture
     from cojax.fixtures.query import Problem
 
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Rows as JSON, and nothing else.")
 def list_command(as_json: bool) -> None:
     """List the fixtures shipped with the package, with their difficulty and its tier."""
-    from cojax.fixtures import load_fixture, shipped
+    from cojax.fixtures import card, shelf
 
-    rows = [_row(load_fixture(name)) for name in shipped()]
+    rows = [_row(*card.read(name)) for name in shelf.shipped()]
     if as_json:
         _print_json(rows)
         return
@@ -48,23 +48,26 @@ def list_command(as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="The content as JSON, and nothing else.")
 @click.option("--plot", "plot_path", metavar="FILE", help="Draw it to a png, pdf or svg file.")
 def show_command(fixture: str, as_json: bool, plot_path: str | None) -> None:
-    """Show a fixture: its dimensions, knobs, spectra, difficulty and certificate."""
-    from cojax.fixtures import load_fixture
-    from cojax.fixtures.card import card
+    """Show a fixture: its dimensions, knobs, spectra, difficulty and certificate.
 
-    loaded = load_fixture(fixture)
+    Entries of observations and actions are named with their units. Numbers are those of the file:
+    `cojax validate` computes them anew.
+    """
+    from cojax.fixtures import card
+
+    content, names = card.read(fixture)
     if as_json:
-        content = {**loaded.content(), "sha256": loaded.sha256}
         _print_json([content])
     else:
-        click.echo(card(loaded))
+        click.echo(card.card(content, names))
     if plot_path is not None:
         from cojax.errors import InputError
+        from cojax.fixtures import load_fixture
         from cojax.fixtures.plots import plot
 
         if not plot_path.endswith((".png", ".pdf", ".svg")):
             raise InputError(f"{plot_path}: expected a file ending in .png, .pdf or .svg")
-        plot(loaded, plot_path)
+        plot(load_fixture(fixture), plot_path)
 
 
 @click.command("oracle")
@@ -134,6 +137,44 @@ def validate_command(fixtures: tuple[str, ...], as_json: bool) -> None:
         _print_json(rows)
     if not all(certificates):
         raise SystemExit(1)
+
+
+@click.command("derive")
+@click.argument("fixture")
+@click.option(
+    "--set",
+    "settings",
+    metavar="NAME=VALUE",
+    multiple=True,
+    required=True,
+    help="A knob, matrix or field: Sigma=1e-2, p=0.5, gamma=0.98, horizon=100, R='{diag: [1, 2]}'; "
+    "may be repeated.",
+)
+@click.option("--out", required=True, metavar="FILE.yaml", help="File to write.")
+@click.option("--id", "name", metavar="NEW", help="Its name [default: the old one and a hash].")
+def derive_command(fixture: str, settings: tuple[str, ...], out: str, name: str | None) -> None:
+    """Change a fixture: write another, with an id, difficulty and certificate of its own.
+
+    Status 1, and nothing written, where the changed system cannot be certified.
+    """
+    import os
+
+    from cojax.commands.studies import assignment
+    from cojax.errors import InputError
+    from cojax.fixtures import load_fixture, save_fixture
+    from cojax.fixtures.difficulty import tier
+
+    changes = dict(assignment(word) for word in settings)
+    if not out.endswith((".yaml", ".yml")):
+        raise InputError(f"--out: expected a file ending in .yaml, got {out}")
+    if os.path.exists(out):
+        raise InputError(f"--out: {out} exists; expected a new file")
+    with progress("derive"):
+        made = load_fixture(fixture).derive(**{**changes, **({"id": name} if name else {})})
+    save_fixture(made, out)
+    assert made.difficulty is not None
+    told = f"certified, difficulty {made.difficulty.index:g}, {tier(made)}"
+    click.echo(f"{out}: {made.id}, {told}")
 
 
 @click.command("generate")
@@ -215,22 +256,23 @@ def progress(title: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: report(done / max(total, 1), f"{done} of {total}")
 
 
-def _row(fixture: Fixture) -> Row:
-    from cojax.fixtures.difficulty import tier
+def _row(content: Content, names: Labels) -> Row:
+    from cojax.fixtures import shelf
 
+    difficulty = content.get("difficulty")
     return {
-        "id": fixture.id,
-        "family": fixture.family,
-        "parameterization": fixture.parameterization,
-        "state_dim": fixture.state_dim,
-        "action_dim": fixture.action_dim,
-        "p": fixture.p,
-        "gamma": fixture.gamma,
-        "horizon": fixture.horizon,
-        "difficulty": None if fixture.difficulty is None else fixture.difficulty.index,
-        "tier": tier(fixture),
-        "certified": bool(fixture.certificate),
-        "sha256": fixture.sha256,
+        "id": content["id"],
+        "family": content["family"],
+        "parameterization": content["parameterization"],
+        "state_dim": len(names[0]),
+        "action_dim": len(names[1]),
+        "p": content["knobs"]["p"],
+        "gamma": content["gamma"],
+        "horizon": content["horizon"],
+        "difficulty": None if difficulty is None else difficulty["index"],
+        "tier": shelf.tier(difficulty),
+        "certified": bool((content.get("certificate") or {}).get("passed")),
+        "sha256": content["sha256"],
     }
 
 
@@ -260,5 +302,6 @@ COMMANDS: list[click.Command] = [
     show_command,
     oracle_command,
     validate_command,
+    derive_command,
     generate_command,
 ]

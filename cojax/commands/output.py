@@ -11,6 +11,7 @@ import os
 import re
 import sys
 import unicodedata
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -116,3 +117,20 @@ def any_text() -> Iterator[None]:
         yield
     finally:
         sys.stdout, sys.stderr = before
+
+
+@contextlib.contextmanager
+def warnings_in_one_line() -> Iterator[None]:
+    """Within it, a warning of ours is one line for people; those of others are as ever."""
+    before = warnings.formatwarning
+
+    def formatted(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> str:
+        if category.__module__.partition(".")[0] == "cojax":
+            return f"cojax: warning: {message}\n"
+        return before(message, category, *where, **more)
+
+    warnings.formatwarning = formatted
+    try:
+        yield
+    finally:
+        warnings.formatwarning = before

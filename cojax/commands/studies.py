@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from cojax import plugins
 from cojax.commands.results import results
-from cojax.types import Row
+from cojax.types import Json, Row
 
 if TYPE_CHECKING:
     from cojax.studies.runner import Engine
@@ -98,6 +99,17 @@ def run(
             again = f"the same command for {config.name} alone, with --resume"
         rows += go(config, folder, resume=resume, overwrite=overwrite, quiet=as_json, again=again)
     print_json(rows, as_json)
+
+
+def assignment(word: str, option: str = "--set") -> tuple[str, Json]:
+    """Name and value of ``NAME=VALUE``; the value as YAML writes it."""
+    from cojax.errors import InputError
+    from cojax.io import yaml
+
+    name, equals, value = word.partition("=")
+    if not (name.isidentifier() and equals and value.strip()):
+        raise InputError(f"{option}: expected NAME=VALUE, got {word!r}")
+    return name, yaml.parse(f"{name}: {value}", f"{option} {word}")[name]
 
 
 def placed(study: Study, **fields: float) -> Study:
@@ -202,6 +214,7 @@ def resume(folder: str, as_json: bool) -> None:
     config = unfinished(folder) / "config.yaml"
     if config.exists() and yaml.load(config).get("kind") == "sweep":
         use_cores()  # before gymnax, whose import makes JAX look at its devices
+    plugins.import_asked()
     from cojax.studies.runner import interrupted
 
     print_json(go(interrupted(folder), folder, resume=True, quiet=as_json), as_json)

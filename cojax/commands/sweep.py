@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from cojax import plugins
 from cojax.commands.studies import (
     finished_rows,
     go,
@@ -75,6 +76,7 @@ def sweep_run(
         from cojax.studies.hosts import join
 
         join(hosts)
+    plugins.import_asked()
 
     from cojax.studies import load_study
     from cojax.studies.runner import here

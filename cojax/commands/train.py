@@ -7,14 +7,41 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cojax.commands.studies import finished_rows, go, going, placed, print_json, say_finished
-from cojax.types import Content, Json
+from cojax import plugins
+from cojax.commands.studies import (
+    assignment,
+    finished_rows,
+    go,
+    going,
+    placed,
+    print_json,
+    say_finished,
+)
+from cojax.types import Content
 
 if TYPE_CHECKING:
     from cojax.studies.schema import Study
 
 
-@click.command()
+class _Train(click.Command):
+    """Its help names the algorithms there are."""
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the text, with the names in it."""
+        plugins.import_asked()
+        help, self.help = self.help or "", (self.help or "").replace("ALGORITHMS", _names("and"))
+        try:
+            super().format_help_text(ctx, formatter)
+        finally:
+            self.help = help
+
+
+def _names(last: str) -> str:
+    *first, end = plugins.algorithms()
+    return f"{', '.join(first)} {last} {end}"
+
+
+@click.command(cls=_Train)
 @click.argument("what", metavar="[ALGORITHM|CONFIG.yaml]", required=False)
 @click.option(
     "--fixture",
@@ -87,10 +114,9 @@ def train(
 ) -> None:
     """Train an algorithm on fixtures and write curves and policies to a folder.
 
-    Algorithms are ppo, a2c, sac, td3, ddpg, crossq and shac. Fixtures of one shape are trained
-    together. Hyperparameters are the algorithm's defaults, as in Python, then those of --profile,
-    then those of CONFIG.yaml or --config, then --set. CONFIG.yaml is the config.yaml of a results
-    folder, or alike; options
+    Algorithms are ALGORITHMS. Fixtures of one shape are trained together. Hyperparameters are the
+    algorithm's defaults, as in Python, then those of --profile, then those of CONFIG.yaml or
+    --config, then --set. CONFIG.yaml is the config.yaml of a results folder, or alike; options
     replace what it says. Interrupt with Ctrl-C; --resume with the same --out goes on from the state
     of at most a minute before.
     """
@@ -98,6 +124,7 @@ def train(
 
     if threads is not None:  # before gymnax, whose import makes JAX look at its devices
         use_threads(threads)
+    plugins.import_asked()
 
     from cojax.errors import InputError
     from cojax.studies.runner import interrupted
@@ -115,9 +142,8 @@ def train(
     if what is not None:
         study = _training(what, options, config, settings)
     elif not resume or out is None:
-        raise InputError(
-            "ALGORITHM: expected ppo, a2c, sac, td3, ddpg, crossq, shac or a CONFIG.yaml"
-        )
+        names = ", ".join(plugins.algorithms())
+        raise InputError(f"ALGORITHM: expected {names} or a CONFIG.yaml")
     elif options or config or settings:
         raise InputError("--resume: without ALGORITHM it takes everything from the folder")
     elif (found := finished_rows(out)) is not None:
@@ -158,7 +184,7 @@ def _training(what: str, options: Content, config: str | None, settings: Sequenc
     if content.get("name", "train") == "train":
         content["name"] = f"train-{content['algorithms'][0]['name']}"
     given = yaml.load(config) if config else {}
-    given |= dict(_assignment(word) for word in settings)
+    given |= dict(assignment(word) for word in settings)
     algorithm = content["algorithms"][0]
     given = current_names(algorithm["name"], given)
     algorithm["hyperparameters"] = {**algorithm.get("hyperparameters", {}), **given}
@@ -169,19 +195,8 @@ def _training(what: str, options: Content, config: str | None, settings: Sequenc
 
 def _homotopy(word: str) -> Content:
     """The curriculum that ``KNOB=START`` says."""
-    knob, start = _assignment(word, "--curriculum")
+    knob, start = assignment(word, "--curriculum")
     return {"knob": knob, "start": start}
-
-
-def _assignment(word: str, option: str = "--set") -> tuple[str, Json]:
-    """Name and value of ``NAME=VALUE``; the value as YAML writes it."""
-    from cojax.errors import InputError
-    from cojax.io import yaml
-
-    name, equals, value = word.partition("=")
-    if not (name.isidentifier() and equals and value.strip()):
-        raise InputError(f"{option}: expected NAME=VALUE, got {word!r}")
-    return name, yaml.parse(f"{name}: {value}", f"{option} {word}")[name]
 
 
 COMMANDS: list[click.Command] = [train]

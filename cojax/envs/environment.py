@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from flax import struct
 from gymnax.environments import environment, spaces
 
-from cojax import streams
+from cojax import labels, streams
 from cojax import system as systems
 from cojax.envs.params import EnvParams
 from cojax.io.described import described
@@ -149,13 +149,15 @@ class ConverseEnv(environment.Environment[EnvState, EnvParams]):
         return state.time >= params.max_steps_in_episode
 
     def action_space(self, params: EnvParams | None = None) -> spaces.Box:
-        """Box [-limit, limit]^m; a system without a bound has a finite box that is not enforced."""
+        """Box [-limit, limit]^m; a system without a bound has a finite box that is not enforced.
+        ``labels`` names its entries, with their units.
+        """
         params = self.default_params if params is None else params
         return _box(params.action_limit)
 
     def observation_space(self, params: EnvParams | None = None) -> spaces.Box:
         """Finite box, shape (d,), that holds every observation: states inside the divergence
-        guard, initial ones, and what one step adds to them.
+        guard, initial ones, and what one step adds to them. ``labels`` names its entries.
         """
         params = self.default_params if params is None else params
         return _box(params.observation_limit)
@@ -166,6 +168,14 @@ class ConverseEnv(environment.Environment[EnvState, EnvParams]):
         last = jnp.asarray(params.max_steps_in_episode, jnp.int32)
         time = spaces.Box(jnp.zeros_like(last), last, (), jnp.int32)
         return spaces.Dict({"time": time, "s": self.observation_space(params)})
+
+    def labels(self, params: EnvParams | None = None) -> labels.Labels:
+        """Names and units of the entries of an observation and of an action, in their order."""
+        params = self.default_params if params is None else params
+        system = params.system
+        if (geometry := getattr(system, "geometry", None)) is not None:
+            return geometry.labels()
+        return labels.of("", {}, system.state_dim, system.action_dim)
 
     @property
     def num_actions(self) -> int:

@@ -52,7 +52,7 @@ class Agent(Protocol):
     """What a diagnosis needs of a learner, which ``run.agent(...)`` is."""
 
     policy: Policy
-    critic: Critic
+    critic: Critic | None
     actor: PyTree
     gradients: Callable[[ConverseEnv, EnvParams, PRNGKeyArray, int], PyTree]
 

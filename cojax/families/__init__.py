@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 
-from cojax import plugins
-from cojax.errors import InputError
+import jax
+import numpy as np
+
+from cojax import plugins, precision
+from cojax.errors import InputError, one_line
 from cojax.families.arm import ConverseArm
 from cojax.families.double_integrator import DoubleIntegrator
 from cojax.families.manipulator import Manipulator
@@ -47,6 +50,41 @@ def problem(name: str, family: object) -> str | None:
     return None
 
 
+def traced_problem(family: type[Geometry]) -> str | None:
+    """Why what methods of a ``family`` give does not fit its dimensions; None where it does."""
+    geometry = family()
+    if jax.tree.leaves(geometry) == [geometry]:
+        return "expected a pytree: put @flax.struct.dataclass over the class"
+    d, m = geometry.state_dim, geometry.action_dim
+    s, a, p = (jax.ShapeDtypeStruct(shape, np.float32) for shape in ((d,), (m,), ()))
+
+    def start():
+        return geometry.initial_law(np.float32).sample(jax.random.key(0))
+
+    methods = (
+        ("actuate(s, a)", geometry.actuate, (s, a), d),
+        ("actuate_transpose(s, v)", geometry.actuate_transpose, (s, s), m),
+        ("rotate(s, x, p)", geometry.rotate, (s, s, p), d),
+        ("initial_law(dtype).sample(key)", start, (), d),
+    )
+    for name, method, arguments, length in methods:
+        try:
+            with precision.x32():
+                found = jax.eval_shape(method, *arguments)
+        except Exception as error:  # whatever a stranger's method raises
+            return f"{name} fails with {type(error).__name__}: {one_line(error)}"
+        if getattr(found, "shape", None) != (length,):
+            got = getattr(found, "shape", type(found).__name__)
+            return f"{name}: expected an array of shape ({length},), got {got}"
+    if sorted(geometry.noise_order()) != list(range(d)):
+        return (
+            f"noise_order(): expected every row of 0 … {d - 1} once, got {geometry.noise_order()}"
+        )
+    if tuple(map(len, geometry.labels())) != (d, m):
+        return f"labels(): expected ({d}, {m}) names, got {tuple(map(len, geometry.labels()))}"
+    return None
+
+
 def register(family: type[Geometry]) -> type[Geometry]:
     """Add a family; also a class decorator. ``cojax.make("NAME-v0")`` and fixtures then know it.
 
@@ -54,16 +92,15 @@ def register(family: type[Geometry]) -> type[Geometry]:
     """
     name = getattr(family, "family", getattr(family, "__name__", str(family)))
     reason = problem(name, family)
+    if reason is None:
+        there, here = ((x.__module__, x.__qualname__) for x in (FAMILIES.get(name, family), family))
+        reason = "the name is taken" if there != here else traced_problem(family)
     if reason is not None:
         raise InputError(f"family {name}: {reason}")
-    old = FAMILIES.get(name, family)
-    same_place = (old.__module__, old.__qualname__) == (family.__module__, family.__qualname__)
-    if old is not family and not same_place:
-        raise InputError(f"family {name}: the name is taken")
     FAMILIES[name] = family
     return family
 
 
 FAMILIES.update(plugins.load("cojax.families", problem, FAMILIES))
 
-__all__ = ["BUILT_IN", "FAMILIES", "problem", "register", *BUILT_IN]  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = ["BUILT_IN", "FAMILIES", "problem", "register", "traced_problem", *BUILT_IN]  # pyright: ignore[reportUnsupportedDunderAll]

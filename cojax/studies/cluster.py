@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from cojax import plugins
 from cojax.errors import InputError
 
 if TYPE_CHECKING:
@@ -99,14 +100,16 @@ def _run(ray: ModuleType, work: Work, retries: int) -> Iterator[Result]:
     needs = {"num_gpus": 1} if gpus else {"num_cpus": 1}
     slots = max(1, gpus or int(total.get("CPU", 1)))
     train = ray.remote(max_retries=retries, **needs)(_chunk)
-    groups = {id(group): ray.put(group) for group, _, _ in work.tasks}
+    # As bytes: a worker imports what the command was told to before it looks at a learner of it.
+    groups = {id(group): ray.put(ray.cloudpickle.dumps(group)) for group, _, _ in work.tasks}
     left = list(reversed(work.tasks))
     running: dict[object, Chunk] = {}
     while left or running:
         while left and len(running) < AHEAD * slots:
             group, chunk, placed = left.pop()
             shape = {"width": placed.layout.width, "length": placed.length}
-            running[train.remote(work.config, groups[id(group)], chunk, **shape)] = chunk
+            asked = list(plugins.asked)
+            running[train.remote(work.config, groups[id(group)], chunk, asked, **shape)] = chunk
         (done, *_), _ = ray.wait(list(running), num_returns=1)
         chunk = running.pop(done)
         try:
@@ -122,10 +125,14 @@ def _run(ray: ModuleType, work: Work, retries: int) -> Iterator[Result]:
             ) from None
 
 
-def _chunk(config: Study, group: Group, chunk: Chunk, *, width: int, length: int) -> Result:
-    """Run a chunk where Ray put it, on the first device there."""
+def _chunk(
+    config: Study, packed: bytes, chunk: Chunk, modules: list[str], *, width: int, length: int
+) -> Result:
+    """Run a chunk where Ray put it, on the first device there, of a group that is ``packed``."""
     import jax
 
+    plugins.import_modules(modules)
+    group: Group = _require().cloudpickle.loads(packed)
     from cojax.agents.layout import Layout
     from cojax.studies import engine
 

@@ -11,7 +11,7 @@ from cojax.agents.training import current_names
 from cojax.agents.tuned import Profile, hyperparameters, origin
 from cojax.io.described import About, described
 from cojax.studies.space import Parameter, Setting, draw
-from cojax.types import Content
+from cojax.types import Content, Json
 
 Kind = Literal["run", "train", "sweep"]
 Count = Annotated[int, Field(ge=1, strict=True)]
@@ -24,7 +24,7 @@ class _Strict(BaseModel):
 
 
 class Algorithm(_Strict):
-    """A learner and what it learns with.
+    """A learner and what it learns with; in a file, a plain name where nothing else is said.
 
     Attributes:
         name: in ``cojax.agents.ALGORITHMS``.
@@ -41,6 +41,11 @@ class Algorithm(_Strict):
     settings: list[Content] = []
     space: dict[str, Parameter] = {}
     total_timesteps: Count | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _plain_name(cls, content: Json) -> Json:
+        return {"name": content} if isinstance(content, str) else content
 
     @model_validator(mode="after")
     def _current_names(self) -> Algorithm:

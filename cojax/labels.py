@@ -1,0 +1,67 @@
+"""What the entries of states and actions are called, and their units; nothing here imports JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+Labels = tuple[list[str], list[str]]
+
+
+def of(family: str, sizes: Mapping[str, int], d: int, m: int) -> Labels:
+    """Names and units of the d entries of a state and the m of an action, such as "θ_1 [rad]".
+
+    ``sizes`` are the dimensions of the family. One that is not ours has s_1 … s_d and a_1 … a_m.
+    """
+    if family in KNOWN:
+        return KNOWN[family](sizes)
+    return [f"s_{i + 1}" for i in range(d)], [f"a_{i + 1}" for i in range(m)]
+
+
+def _arm(sizes: Mapping[str, int]) -> Labels:
+    joints = range(1, sizes["n"] + 1)
+    states = [word for i in joints for word in (f"θ_{i} [rad]", f"ω_{i} [rad/step]")]
+    return states, [f"torque_{i} [-]" for i in joints]
+
+
+def _manipulator(sizes: Mapping[str, int]) -> Labels:
+    joints = range(1, sizes["n"] + 1)
+    states = [f"θ_{i} [rad]" for i in joints] + [f"ω_{i} [rad/s]" for i in joints]
+    return states, [f"torque_{i} [rad/s²]" for i in joints]
+
+
+def _nvdex(sizes: Mapping[str, int]) -> Labels:
+    states, actions = [], []
+    for module in range(1, sizes["K"] + 1):
+        after = f"_{module}" if sizes["K"] > 1 else ""
+        states += [f"x{after} [m]", f"y{after} [m]", f"φ{after} [rad]"]
+        for name, unit, depth in (("v", "m", sizes["r_v"]), ("ω", "rad", sizes["r_omega"])):
+            words = [_derivative(name + after, unit, order) for order in range(depth + 1)]
+            states += words[:-1]
+            actions.append(words[-1])
+    return states, actions
+
+
+def _derivative(name: str, unit: str, order: int) -> str:
+    """A velocity's derivative of some order, with its unit."""
+    power = {1: "s", 2: "s²", 3: "s³"}.get(order + 1, f"s^{order + 1}")
+    before = {0: "", 1: "d/dt "}.get(order, f"d^{order}/dt^{order} ")
+    return f"{before}{name} [{unit}/{power}]"
+
+
+def _listed(states: list[str], actions: list[str]) -> Callable[[Mapping[str, int]], Labels]:
+    return lambda sizes: (list(states), list(actions))
+
+
+KNOWN: dict[str, Callable[[Mapping[str, int]], Labels]] = {
+    "ConverseArm": _arm,
+    "NVDEx": _nvdex,
+    "Manipulator": _manipulator,
+    "Unicycle": _listed(
+        ["x [m]", "y [m]", "φ [rad]", "v [m/s]", "ω [rad/s]"],
+        ["d/dt v [m/s²]", "d/dt ω [rad/s²]"],
+    ),
+    "PointMass": _listed(
+        ["x [m]", "y [m]", "v_x [m/s]", "v_y [m/s]"], ["d/dt v_x [m/s²]", "d/dt v_y [m/s²]"]
+    ),
+    "DoubleIntegrator": _listed(["position [-]", "velocity [-]"], ["force [-]"]),
+}
