@@ -11,9 +11,9 @@ import numpy as np
 
 from cojax import linalg
 from cojax.evaluation.aggregates import aggregate
+from cojax.evaluation.metrics import WORST
 from cojax.evaluation.provenance import Results, named
 from cojax.evaluation.references import NAMES
-from cojax.evaluation.result import WORST
 from cojax.fixtures import load_fixture, shipped
 from cojax.fixtures.difficulty import tier
 from cojax.fixtures.fixture import Fixture

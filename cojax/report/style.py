@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, NullLocator
+
+from cojax.io import files
 
 COLUMN, PAGE = 3.4, 7.0  # inches: one column, and both
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # Okabe and Ito
@@ -55,6 +58,14 @@ def save(drawing: Figure, stem: Path) -> None:
     """Write ``stem.pdf`` and ``stem.png``."""
     drawing.savefig(stem.with_suffix(".pdf"), metadata=METADATA[".pdf"])
     drawing.savefig(stem.with_suffix(".png"), metadata=METADATA[".png"], dpi=200)
+
+
+def save_as(drawing: Figure, path: Path) -> None:
+    """Write a figure whole, as its name ends: .pdf, .png or .svg."""
+    buffer = io.BytesIO()
+    kind = path.suffix
+    drawing.savefig(buffer, format=kind[1:], metadata=METADATA[kind], dpi=200)
+    files.write_whole(path, buffer.getvalue())
 
 
 def colour(index: int) -> str:

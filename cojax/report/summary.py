@@ -12,7 +12,8 @@ import numpy.typing as npt
 from scipy import stats
 
 from cojax.evaluation.aggregates import aggregate, floors, scores
-from cojax.evaluation.result import WORST, Evaluation
+from cojax.evaluation.metrics import WORST
+from cojax.evaluation.result import Evaluation
 from cojax.evaluation.targets import average_runtime, steps_to_targets
 from cojax.types import Float, Row
 
