@@ -75,6 +75,7 @@ def evaluate(
 
     from cojax.errors import InputError
     from cojax.evaluation import evaluate as run
+    from cojax.evaluation.aggregates import over_systems, scores
     from cojax.evaluation.host import HostPolicy
     from cojax.fixtures import load_fixture
     from cojax.io import files, json_text
@@ -128,7 +129,8 @@ def evaluate(
         if as_json:
             click.echo(json_text.rows_text(rows))
         else:
-            printing.print_rows(rows)
+            several = scores(result) if len(result.fixtures) > 1 else {}
+            printing.print_rows(rows, {name: over_systems(x) for name, x in several.items()})
 
 
 def _draw(

@@ -25,7 +25,7 @@ from cojax import errors
 from cojax.errors import InputError
 from cojax.evaluation.crossed import Student, draw_seeds, runs_of_resampled_trials
 from cojax.evaluation.intervals import CONFIDENCE, Interval, difference
-from cojax.evaluation.metrics import METRIC, NEVER_NEGATIVE, WORST, cell_of
+from cojax.evaluation.metrics import METRIC, NEVER_NEGATIVE, WORST, cell_of, summarize
 from cojax.types import Float, Row
 
 if TYPE_CHECKING:
@@ -146,7 +146,8 @@ def aggregate(
 def over_systems(x: Scores, metric: str = METRIC) -> Row:
     """The one number of several systems: the median over them of the mean over seeds and trials.
 
-    Pages, tables, terminal and Python all say this one, as :func:`aggregate` gives it.
+    Pages, tables, terminal and Python all say this one. Its interval is :func:`aggregate`'s; of
+    one system, value and interval are those of its row.
 
     Args:
         x: scores (F, S, N), as :func:`scores` gives them: less is better, +inf for failures.
@@ -155,13 +156,16 @@ def over_systems(x: Scores, metric: str = METRIC) -> Row:
     Returns a cell ``{"mean", "low", "high"}``, the median and its 95% interval, with ``systems``,
     F, and ``complete``, how many of them no trial failed on. Raises as :func:`aggregate` does.
     """
-    value, low, high = map(float, aggregate(x, STATISTIC))
-    if metric in NEVER_NEGATIVE:
-        low = max(low, 0.0)
-    if WORST[metric] < 0:
-        value, low, high = -value, -high, -low
-    complete = int(np.isfinite(np.asarray(x)).all(axis=(1, 2)).sum())
-    return {**cell_of(value, low, high), "systems": len(x), "complete": complete}
+    x = _checked(x)
+    sign = 1.0 if WORST[metric] > 0 else -1.0
+    complete = int(np.isfinite(x).all(axis=(1, 2)).sum())
+    if len(x) == 1:
+        cell = summarize({metric: sign * x[0], "failed": ~np.isfinite(x[0])}, {})[metric]
+    else:
+        value, low, high = map(float, aggregate(x, STATISTIC))
+        low = max(low, 0.0) if metric in NEVER_NEGATIVE else low
+        cell = cell_of(sign * value, *sorted((sign * low, sign * high)))
+    return {**cell, "systems": len(x), "complete": complete}
 
 
 def performance_profile(

@@ -45,8 +45,8 @@ class Evaluation:
     Attributes:
         fixtures: F names.
         members: M policies, seeds and hyperparameter settings counted apiece.
-        trials: by metric, float64. Metrics of :data:`cojax.evaluation.METRICS`, in units of cost, the
-            relative ones as fractions of V*(s_0) (0 of 0 is 0, and a gap above 0 of it infinite);
+        trials: by metric, float64. Those of ``cojax.evaluation.METRICS``, in units of cost, the
+            relative ones as fractions of V*(s_0) (0 of 0 is 0, a gap above 0 of it infinite);
             a failed trial holds the worst value there is, ±inf. Besides: ``optimal_value``
             V*(s_0), ``steps`` taken, ``saturated`` share of action components at the bound,
             ``reached`` the target set, ``failed``, ``diverged`` (stopped by the guard) and

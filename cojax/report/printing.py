@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -106,8 +106,10 @@ def _print(title: str, columns: Sequence[str], lines: list[list[str]], notes: li
         out.print(note, soft_wrap=True)
 
 
-def print_rows(rows: Sequence[Row]) -> None:
-    """Print a table to standard output."""
+def print_rows(rows: Sequence[Row], overall: Mapping[str, Row] | None = None) -> None:
+    """Print a table to standard output; ``overall`` says the gap over all systems by policy
+    (:func:`cojax.evaluation.aggregates.over_systems`).
+    """
     counts = Counter((row["fixture"], row["policy"]) for row in rows)
     lines = []
     for row in rows:
@@ -116,9 +118,13 @@ def print_rows(rows: Sequence[Row]) -> None:
         floor = row.get("resolution_floor")
         cells = [cell_text(row, m, floor if m.startswith("relative") else None) for m in SHOWN]
         lines.append([row["fixture"], policy, *cells, str(row["failures"])])
+    for policy, cell in (overall or {}).items():
+        median = f"median of {cell['systems']:,} systems"
+        lines.append([median, policy, of_systems(cell), *[""] * len(SHOWN)])
     notes = [
-        "gap: Σ γᵏ A*(s, a) up to the horizon, where π* takes over. Paper Regret compares stage "
-        "rewards at the policy's own states, and is negative for a lazy policy."
+        "gap / V* (relative_suboptimality): mean over trials and seeds of Σ γᵏ A*(s, a)/V*(s₀) up "
+        "to the horizon, where π* takes over. Paper Regret compares stage rewards at the policy's "
+        "own states, and is negative for a lazy policy."
     ]
     if few := [row["num_seeds"] for row in rows if row.get("num_seeds", FEW) < FEW]:
         notes.append(

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import matplotlib
+import numpy as np
+import numpy.typing as npt
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
@@ -97,6 +99,23 @@ def log_ticks(axis: Axis, *, narrow: bool, minor: bool = False) -> None:
     if narrow:
         axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axis.set_major_formatter("{x:g}")
+
+
+def lane(axis: Axes, values: npt.ArrayLike, top: float | None = None) -> np.ndarray:
+    """Values for a logarithmic y axis, with what is infinite in a lane of its own above the rest,
+    under ∞; a ``top`` puts the lane there, and what is greater into it.
+    """
+    x = np.asarray(values, np.float64)
+    beyond = ~np.isfinite(x) if top is None else ~(x < top)
+    if not beyond.any():
+        return x
+    place = (4.0 * x[~beyond].max() if not beyond.all() else 1.0) if top is None else top
+    axis.axhline(place / 1.8, color=GREY, linestyle="--", linewidth=0.7)
+    axis.annotate(
+        "∞", (1.0, place), xycoords=axis.get_yaxis_transform(), xytext=(3, 0),
+        textcoords="offset points", va="center", color=GREY,
+    )  # fmt: skip
+    return np.where(beyond, place, x)
 
 
 def grid(axis: Axes, along: str = "both") -> None:

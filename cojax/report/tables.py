@@ -51,7 +51,9 @@ def written(table: Table, format: str) -> str:
 
 
 LATEX = {
-    "Σ γᵏ A*(s, a)": r"$\sum_k \gamma^k A^*(s_k, a_k)$", "V*(s₀)": "$V^*(s_0)$", "V*": "$V^*$",
+    "Σ γᵏ A*(s, a)": r"$\sum_k \gamma^k A^*(s_k, a_k)$",
+    "Σ γᵏ A*(s, a)/V*(s₀)": r"$\sum_k \gamma^k A^*(s_k, a_k)/V^*(s_0)$",
+    "V*(s₀)": "$V^*(s_0)$", "V*": "$V^*$",
     "(V_r - V_r*)/|V_r*|": "$(V_r - V_r^*)/|V_r^*|$", "p > 0.05": "$p > 0.05$",
     "\\": r"\textbackslash{}", "%": r"\%", "&": r"\&", "_": r"\_", "#": r"\#", "$": r"\$",
     "{": r"\{", "}": r"\}", "^": r"\^{}", "~": r"\~{}", "<": "$<$", ">": "$>$", "…": r"\dots{}",
