@@ -64,8 +64,9 @@ _PIECES = re.compile("|".join(map(re.escape, sorted(LATEX, key=len, reverse=True
 
 
 def escaped(words: str) -> str:
-    """Text for LaTeX; formulas of captions become formulas."""
-    return _PIECES.sub(lambda found: LATEX[found[0]], words)
+    """Text for LaTeX; formulas of captions become formulas, and a sign a minus."""
+    words = re.sub(r"(?<!\w)-(?=\d)", "\x00", words)
+    return _PIECES.sub(lambda found: LATEX[found[0]], words).replace("\x00", "$-$")
 
 
 def latex(table: Table, *, wide: bool = False) -> str:
