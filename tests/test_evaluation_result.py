@@ -143,8 +143,10 @@ def test_own_policies_from_the_command_line(tmp_path):
     short = ["--fixture", SMALL, "--trials", "4", "--steps", "20"]
     policies = [f"mine={tmp_path}/own.py:brake", f"{tmp_path}/own.py:jax_zero", "none=zero"]
     words = [word for one in policies for word in ("--policy", one)]
-    status, _, err = run("evaluate", *short, *words, "--out", str(tmp_path / "a"))
+    places = ["--out", str(tmp_path / "a"), "--where", str(tmp_path / "where.png")]
+    status, _, err = run("evaluate", *short, *words, *places)
     assert status == 0, err
+    assert (tmp_path / "where.png").stat().st_size > 1000
     result = Evaluation.load(tmp_path / "a")
     assert [member.policy for member in result.members] == ["mine", "jax_zero", "none"]
     gaps = result.trials["suboptimality"][0]

@@ -10,9 +10,8 @@ import click
 from cojax.types import Option
 
 if TYPE_CHECKING:
-    from cojax.evaluation.references import ReferencePolicy
+    from cojax.evaluation.members import AnyPolicy
     from cojax.fixtures import Fixture
-    from cojax.policy import Policy
 
 
 @click.command()
@@ -76,7 +75,6 @@ def evaluate(
     from cojax.errors import InputError
     from cojax.evaluation import evaluate as run
     from cojax.evaluation.aggregates import over_systems, scores
-    from cojax.evaluation.host import HostPolicy
     from cojax.fixtures import load_fixture
     from cojax.io import files, json_text
     from cojax.named_policies import any_policy_from_text, load_sb3, sb3_algorithm
@@ -95,12 +93,6 @@ def evaluate(
     if not policies and not models:
         policies = ("oracle", "zero")
     named = [any_policy_from_text(text) for text in policies]
-    for one in named:
-        if chart is not None and isinstance(one, HostPolicy):
-            raise InputError(
-                f"--where: expected policies of JAX; {one.name} is a function of the observation "
-                "alone, which runs in NumPy: write it in JAX, of (observation, key)"
-            )
     chosen: list[object] = [*named]
     for path in models:
         sb3_algorithm(path)  # refuses what is no model
@@ -117,14 +109,7 @@ def evaluate(
             settings |= {"trials": trials, "steps": steps}
             result.save(out, settings)
         if chart is not None:
-            _draw(
-                [one for one in named if not isinstance(one, HostPolicy)],
-                loaded[0],
-                chart,
-                num_trials=trials,
-                num_steps=steps,
-                root=root,
-            )
+            _draw(named, loaded[0], chart, num_trials=trials, num_steps=steps, root=root)
     finally:  # a full disk does not take the figures too
         if as_json:
             click.echo(json_text.rows_text(rows))
@@ -133,15 +118,16 @@ def evaluate(
             printing.print_rows(rows, {name: over_systems(x) for name, x in several.items()})
 
 
-def _draw(
-    policies: Sequence[Policy | ReferencePolicy], fixture: Fixture, path: str, **options: Option
-) -> None:
+def _draw(policies: Sequence[AnyPolicy], fixture: Fixture, path: str, **options: Option) -> None:
     """Where the gap of each policy arises, every member of a population for itself."""
     from cojax.evaluation.diagnosis import diagnose
+    from cojax.evaluation.host import HostPolicy
     from cojax.evaluation.members import singles
     from cojax.report.figures import diagnosis_figure
 
-    alone = [one for policy in policies for one in singles(policy)]
+    alone: list[AnyPolicy] = []
+    for policy in policies:
+        alone += [policy] if isinstance(policy, HostPolicy) else singles(policy)
     diagnosis_figure([diagnose(one, fixture, **options) for one in alone], path)
 
 
