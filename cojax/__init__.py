@@ -24,6 +24,7 @@ _NAMES = {
     "generate": "cojax.fixtures",
     "rebuild": "cojax.quadratic",
     "evaluate": "cojax.evaluation",
+    "compare": "cojax.evaluation",
     "train": "cojax.agents",
     "curriculum": "cojax.agents.curriculum",
 }
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from cojax.agents import train as train
     from cojax.agents.curriculum import curriculum as curriculum
     from cojax.envs import stack as stack
+    from cojax.evaluation import compare as compare
     from cojax.evaluation import evaluate as evaluate
     from cojax.fixtures import generate as generate
     from cojax.fixtures import load_fixture as load_fixture

@@ -1,13 +1,17 @@
-"""Policies by their text: the name of a reference, or the path of a checkpoint or SB3 model."""
+"""Policies by their text: a reference, a file that holds one, or a function in a Python file."""
 
 from __future__ import annotations
 
 import dataclasses
 import importlib
+import importlib.util
 import io
 import json
 import os
+import re
+import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -17,6 +21,7 @@ from cojax import errors
 from cojax.agents import load_policy
 from cojax.errors import InputError
 from cojax.evaluation.host import HostPolicy, host_policy
+from cojax.evaluation.members import AnyPolicy, as_policy
 from cojax.evaluation.references import ReferencePolicy, parse_policy
 from cojax.io import tables
 from cojax.policy import Policy
@@ -24,13 +29,68 @@ from cojax.policy import Policy
 MEMBERS = "members.parquet"  # of a results folder: who is where
 
 
+_NAMED = re.compile(r"([\w .+-]+)=(.+)")
+_FUNCTION = re.compile(r"(.+\.py)(?::(.*))?")
+
+
+def any_policy_from_text(text: str) -> AnyPolicy:
+    """What :func:`policy_from_text` gives, and FILE.py:FUNCTION, a function in a Python file.
+
+    The file is run. Its function is one that :func:`cojax.evaluate` takes: of the observation, in
+    NumPy or JAX, or, in JAX, of (observation, key). NAME=… calls any of these NAME. Raises
+    InputError, one line, also for a file that cannot be run or has no such function.
+    """
+    name, rest = _name(text)
+    found = _FUNCTION.fullmatch(rest)
+    if found is None:
+        return policy_from_text(text)
+    return as_policy(name, _function(Path(found[1]), found[2]))
+
+
+def _name(text: str) -> tuple[str | None, str]:
+    """The name that a text gives to the policy after it, and the policy."""
+    found = None if Path(text).exists() else _NAMED.fullmatch(text)
+    return (None, text) if found is None else (found[1].strip(), found[2])
+
+
+def _function(file: Path, name: str | None) -> Callable[..., object]:
+    """A function of a Python file, which is run."""
+    if not file.is_file():
+        raise InputError(f"policy {file}: no such file")
+    if not name:
+        raise InputError(f"policy {file}: expected a function of it, {file}:FUNCTION")
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(file.parent.absolute()))  # as python FILE.py has it
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {errors.one_line(error)}"
+        raise InputError(f"policy {file}: it cannot be run: {reason}") from error
+    finally:
+        sys.path.pop(0)
+    known = [n for n, value in vars(module).items() if callable(value) and n[0] != "_"]
+    errors.one_of(f"policy {file}: function", name, known)
+    return getattr(module, name)
+
+
 def policy_from_text(text: str) -> Policy | ReferencePolicy:
     """The reference a text names, the policy of the checkpoint at that path, or FOLDER@ALGORITHM
-    or FOLDER@ALGORITHM:SETTING, see :func:`policy_of_folder`.
+    or FOLDER@ALGORITHM:SETTING, see :func:`policy_of_folder`; NAME=… calls any of these NAME.
 
     A text is a path where it exists or has a separator in it. Raises ValueError, one line, for an
     unknown name, suggesting the nearest, and for a file that holds no policy.
     """
+    name, text = _name(text)
+    if name is not None:
+        return dataclasses.replace(policy_from_text(text), name=name)
+    if _FUNCTION.fullmatch(text):
+        raise InputError(
+            f"policy {text}: code is run by cojax evaluate --policy alone; elsewhere name a "
+            "reference or a saved policy"
+        )
     folder, at, which = text.rpartition("@")
     if at and (Path(folder) / MEMBERS).is_file():
         return policy_of_folder(folder, which)

@@ -11,7 +11,8 @@ import pandas as pd
 
 import cojax
 from cojax.evaluation import provenance
-from cojax.evaluation.result import METRICS, Evaluation, Member
+from cojax.evaluation.metrics import METRICS
+from cojax.evaluation.result import Evaluation, Member
 from cojax.fixtures.shelf import find
 from cojax.io import yaml
 

@@ -6,7 +6,8 @@ from scipy import stats
 
 from cojax.evaluation import aggregates as agg
 from cojax.evaluation import targets, tolerance_interval
-from cojax.evaluation.result import WORST, Evaluation, Member
+from cojax.evaluation.metrics import WORST
+from cojax.evaluation.result import Evaluation, Member
 
 
 def table(F=4, S=5, N=30, shift=0.0, seed=0):

@@ -9,10 +9,12 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
+import cojax
 from cojax import streams
 from cojax.cli import main
 from cojax.evaluation import doctor, provenance
-from cojax.evaluation.result import WORST, Evaluation, Member
+from cojax.evaluation.metrics import WORST
+from cojax.evaluation.result import Evaluation, Member
 from cojax.report.printing import print_findings, print_rows
 
 
@@ -91,7 +93,7 @@ def test_comparison_refuses_and_says_why(tmp_path, changes, words):
     assert done.exit_code == 1
     assert words in done.stderr
     with pytest.raises(ValueError, match=words):
-        provenance.compare(provenance.load(a), provenance.load(b))
+        cojax.compare(a, b)
 
 
 def test_damaged_folders_are_one_line(tmp_path):
@@ -152,7 +154,8 @@ def test_the_table_says_what_pairing_is_worth(tmp_path):
     a = folders(tmp_path, evaluation(), evaluation(shift=0.5))[0]
     noisy = evaluation()
     noise = 0.1 * np.random.default_rng(1).normal(size=(2, 3, 16))
-    noisy.trials["suboptimality"] = noisy.trials["suboptimality"] + noise
+    metric = "relative_suboptimality"
+    noisy.trials[metric] = noisy.trials[metric] + noise
     provenance.save(noisy, tmp_path / "c")
     rows = json.loads(invoke("compare", a, str(tmp_path / "c"), "--json").stdout)
     assert all(row["pairing_correlation"] > 0.95 for row in rows)

@@ -28,7 +28,8 @@ OPTIONAL = ("stable_baselines3", "dm_env", "brax", "import control")
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_python_snippets_in_order(capsys):
+def test_python_snippets_in_order(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     namespace: dict = {}
     snippets = [text for language, text in BLOCKS if language == "python"]
     assert len(snippets) >= 5

@@ -102,6 +102,36 @@ def test_cards_open_from_the_table_and_figures_enlarge(page):
     assert page.complaints() == []
 
 
+@pytest.mark.parametrize("width", [390, 1280])
+def test_no_column_of_the_main_table_is_cut_off(browser, report, width):
+    browser.open(report, width)
+    table = "document.querySelector('#results .scroll')"
+    assert browser.run(f"{table}.scrollWidth <= {table}.clientWidth")
+    cells = f"Array.from({table}.querySelectorAll('tbody tr:not([hidden]) > *'))"
+    ends = browser.run(f"{cells}.map(c => c.getBoundingClientRect().right)")
+    assert len(ends) == 12 * 6
+    assert max(ends) <= width
+    assert all(browser.run(f"{cells}.map(c => c.innerText)"))
+
+
+def test_a_row_gives_its_command(page):
+    button = "document.querySelector('#table-results button.icon')"
+    assert "cojax" in page.run(f"{button}.dataset.copy")
+    page.run(f"{button}.click()")
+    page.run("new Promise(done => setTimeout(done, 100))")
+    assert page.run(f"{button}.textContent") == "Copied"
+    page.run("new Promise(done => setTimeout(done, 1700))")
+    assert page.run(f"{button}.textContent") == "copy"
+
+
+def test_every_chart_has_labels_on_its_axes(page):
+    charts = "Array.from(document.querySelectorAll('.chart svg')).map(c => c.textContent)"
+    texts = page.run(charts)
+    assert len(texts) == 4
+    assert all("gap, in units of V*" in text for text in texts)
+    assert all("environment steps" in text for text in texts[1:])
+
+
 @pytest.mark.parametrize("width", [320, 390, 1280])
 def test_nothing_is_wider_than_the_screen(browser, report, width):
     browser.open(report, width)

@@ -58,6 +58,26 @@ def test_the_summary_is_that_of_the_rows(folder):
     assert [p["name"] for p in content["said"]["policies"]] == ["oracle", "ppo", "sac", "zero"]
 
 
+def test_a_smoke_run_says_that_it_shows_nothing(folder):
+    assert "Smoke scale" not in write_report(folder).read_text()
+    file = folder / "provenance.json"
+    content = json.loads(file.read_text())
+    content["configuration"]["scale"] = "smoke"
+    file.write_text(json.dumps(content))
+    assert "these numbers say nothing about the algorithms" in write_report(folder).read_text()
+
+
+def test_measures_that_nothing_has_are_left_out(folder):
+    rows = json.loads((folder / "rows.json").read_text())
+    titles = [f'<th scope="col" class="n">{name}</th>' for name in ("OptGap", "Regret")]
+    page = write_report(folder).read_text()
+    assert all(title in page for title in titles)
+    bare = [{k: v for k, v in row.items() if not k.startswith("paper_")} for row in rows]
+    (folder / "rows.json").write_text(json.dumps(bare))
+    page = write_report(folder).read_text()
+    assert not any(title in page for title in titles)
+
+
 def test_the_command_of_a_number_gives_the_number(tmp_path, monkeypatch):
     result = cojax.evaluate(["lqr"], cojax.load_fixture("arm-n2-p0.80-s7"), 8, num_steps=20)
     provenance.save(result, tmp_path / "results", {"fixtures": ["arm-n2-p0.80-s7"]})

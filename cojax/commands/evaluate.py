@@ -10,9 +10,8 @@ import click
 from cojax.types import Option
 
 if TYPE_CHECKING:
-    from cojax.evaluation.references import ReferencePolicy
+    from cojax.evaluation.members import AnyPolicy
     from cojax.fixtures import Fixture
-    from cojax.policy import Policy
 
 
 @click.command()
@@ -30,8 +29,9 @@ if TYPE_CHECKING:
     metavar="POLICY",
     multiple=True,
     help="oracle, zero, random, lqr, receding-horizon:STEPS, dithered-oracle:STD, "
-    "detuned-oracle:FACTOR, a checkpoint, or FOLDER@ALGORITHM[:SETTING] of results; may be "
-    "repeated  [default: oracle, zero].",
+    "detuned-oracle:FACTOR, a saved policy FILE.npz, FOLDER@ALGORITHM[:SETTING] of results, or "
+    "FILE.py:FUNCTION, action = FUNCTION(observation), which runs the file; NAME=POLICY calls it "
+    "NAME; may be repeated  [default: oracle, zero].",
 )
 @click.option(
     "--sb3",
@@ -74,10 +74,10 @@ def evaluate(
 
     from cojax.errors import InputError
     from cojax.evaluation import evaluate as run
-    from cojax.evaluation import provenance
+    from cojax.evaluation.aggregates import over_systems, scores
     from cojax.fixtures import load_fixture
     from cojax.io import files, json_text
-    from cojax.named_policies import load_sb3, policy_from_text, sb3_algorithm
+    from cojax.named_policies import any_policy_from_text, load_sb3, sb3_algorithm
     from cojax.report import printing
 
     if chart is not None and (len(fixtures) != 1 or models):
@@ -92,7 +92,7 @@ def evaluate(
     loaded = [load_fixture(name) for name in fixtures]
     if not policies and not models:
         policies = ("oracle", "zero")
-    named = [policy_from_text(text) for text in policies]
+    named = [any_policy_from_text(text) for text in policies]
     chosen: list[object] = [*named]
     for path in models:
         sb3_algorithm(path)  # refuses what is no model
@@ -107,57 +107,67 @@ def evaluate(
         if out is not None:
             settings = {"fixtures": fixtures, "policies": [*policies, *models]}
             settings |= {"trials": trials, "steps": steps}
-            provenance.save(result, out, settings)
+            result.save(out, settings)
         if chart is not None:
             _draw(named, loaded[0], chart, num_trials=trials, num_steps=steps, root=root)
     finally:  # a full disk does not take the figures too
         if as_json:
             click.echo(json_text.rows_text(rows))
         else:
-            printing.print_rows(rows)
+            several = scores(result) if len(result.fixtures) > 1 else {}
+            printing.print_rows(rows, {name: over_systems(x) for name, x in several.items()})
 
 
-def _draw(
-    policies: Sequence[Policy | ReferencePolicy], fixture: Fixture, path: str, **options: Option
-) -> None:
+def _draw(policies: Sequence[AnyPolicy], fixture: Fixture, path: str, **options: Option) -> None:
     """Where the gap of each policy arises, every member of a population for itself."""
     from cojax.evaluation.diagnosis import diagnose
+    from cojax.evaluation.host import HostPolicy
     from cojax.evaluation.members import singles
     from cojax.report.figures import diagnosis_figure
 
-    alone = [one for policy in policies for one in singles(policy)]
+    alone: list[AnyPolicy] = []
+    for policy in policies:
+        alone += [policy] if isinstance(policy, HostPolicy) else singles(policy)
     diagnosis_figure([diagnose(one, fixture, **options) for one in alone], path)
 
 
 @click.command()
 @click.argument("first", metavar="A")
-@click.argument("second", metavar="B")
-@click.option("--metric", default="suboptimality", show_default=True, help="What is compared.")
-@click.option("--policy", "policies", multiple=True, metavar="NAME", help="Only these policies.")
+@click.argument("second", metavar="[B]", required=False)
+@click.option("--metric", help="What is compared  [default: relative_suboptimality].")
+@click.option(
+    "--policy",
+    "policies",
+    multiple=True,
+    metavar="NAME|ONE=OTHER",
+    help="Only these policies; ONE=OTHER compares ONE of A with OTHER of B. May be repeated.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print rows as JSON, and nothing else.")
 def compare(
-    first: str, second: str, *, metric: str, policies: tuple[str, ...], as_json: bool
+    first: str, second: str | None, *, metric: str | None, policies: tuple[str, ...], as_json: bool
 ) -> None:
-    """Compare two results folders, trial by trial.
+    """Compare two results folders, trial by trial, or the policies of one with each other.
 
-    Refuses, with status 1, folders whose streams, fixtures, horizons or precision differ.
+    Differences are A - B, of policies of one name unless --policy says otherwise. Refuses, with
+    status 1, folders whose streams, fixtures, horizons or precision differ.
     """
-    from cojax.evaluation import provenance
+    from cojax.evaluation import comparison, provenance
+    from cojax.evaluation.metrics import METRIC
     from cojax.io import json_text
     from cojax.report import printing
 
-    a, b = provenance.load(first), provenance.load(second)
-    reasons = provenance.obstacles(a, b)
-    if reasons:
-        click.echo(f"cojax: {first} and {second} cannot be compared:", err=True)
-        for reason in reasons:
-            click.echo(f"  {reason}", err=True)
-        raise SystemExit(1)
-    rows = provenance.compare(a, b, metric, policies)
+    if second is not None:
+        reasons = comparison.obstacles(provenance.load(first), provenance.load(second))
+        if reasons:
+            click.echo(f"cojax: {first} and {second} cannot be compared:", err=True)
+            for reason in reasons:
+                click.echo(f"  {reason}", err=True)
+            raise SystemExit(1)
+    found = comparison.compare(first, second, metric or METRIC, policies=policies)
     if as_json:
-        click.echo(json_text.rows_text(rows))
+        click.echo(json_text.rows_text(found.rows()))
     else:
-        printing.print_comparison(rows, first, second)
+        printing.print_comparison(found)
 
 
 @click.command()

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -24,19 +25,21 @@ from cojax import errors
 from cojax.errors import InputError
 from cojax.evaluation.crossed import Student, draw_seeds, runs_of_resampled_trials
 from cojax.evaluation.intervals import CONFIDENCE, Interval, difference
-from cojax.evaluation.result import WORST, Evaluation, cell_of
+from cojax.evaluation.metrics import METRIC, NEVER_NEGATIVE, WORST, cell_of, summarize
 from cojax.types import Float, Row
 
+if TYPE_CHECKING:
+    from cojax.evaluation.result import Evaluation
+
 NUM_RESAMPLES = 2000
+STATISTIC = "median"  # of systems, wherever several give one number
 Runs = Float[np.ndarray, "*batch F S"]
 Statistic = Float[np.ndarray, "*batch"] | np.floating
 Scores = Float[np.ndarray, "F S N"]
 Floors = npt.ArrayLike  # resolution floors, (F,) or one for all
 
 
-def scores(
-    evaluation: Evaluation, metric: str = "relative_suboptimality"
-) -> dict[str, Float[np.ndarray, "F S N"]]:
+def scores(evaluation: Evaluation, metric: str = METRIC) -> dict[str, Float[np.ndarray, "F S N"]]:
     """Scores of each policy of an ``evaluation``.
 
     Policies of several settings are named "policy (k)". Metrics for which more is better change
@@ -51,9 +54,7 @@ def scores(
     return out
 
 
-def floors(
-    evaluation: Evaluation, metric: str = "relative_suboptimality"
-) -> Float[np.ndarray, " F"]:
+def floors(evaluation: Evaluation, metric: str = METRIC) -> Float[np.ndarray, " F"]:
     """Resolution floors of the fixtures of an ``evaluation`` in the units of a metric.
 
     No difference within them is claimed; 0 where a fixture has no certificate. Raises ValueError
@@ -140,6 +141,31 @@ def aggregate(
         num_trials=N,
     )
     return Interval(*map(np.asarray, (value, *found.interval(confidence))))
+
+
+def over_systems(x: Scores, metric: str = METRIC) -> Row:
+    """The one number of several systems: the median over them of the mean over seeds and trials.
+
+    Pages, tables, terminal and Python all say this one. Its interval is :func:`aggregate`'s; of
+    one system, value and interval are those of its row.
+
+    Args:
+        x: scores (F, S, N), as :func:`scores` gives them: less is better, +inf for failures.
+        metric: whose scores they are; the result has its sign.
+
+    Returns a cell ``{"mean", "low", "high"}``, the median and its 95% interval, with ``systems``,
+    F, and ``complete``, how many of them no trial failed on. Raises as :func:`aggregate` does.
+    """
+    x = _checked(x)
+    sign = 1.0 if WORST[metric] > 0 else -1.0
+    complete = int(np.isfinite(x).all(axis=(1, 2)).sum())
+    if len(x) == 1:
+        cell = summarize({metric: sign * x[0], "failed": ~np.isfinite(x[0])}, {})[metric]
+    else:
+        value, low, high = map(float, aggregate(x, STATISTIC))
+        low = max(low, 0.0) if metric in NEVER_NEGATIVE else low
+        cell = cell_of(sign * value, *sorted((sign * low, sign * high)))
+    return {**cell, "systems": len(x), "complete": complete}
 
 
 def performance_profile(
@@ -239,7 +265,7 @@ def probability_of_improvement(
 
 
 def pairwise(
-    evaluation: Evaluation, metric: str = "suboptimality", *, confidence: float = CONFIDENCE
+    evaluation: Evaluation, metric: str = METRIC, *, confidence: float = CONFIDENCE
 ) -> list[Row]:
     """Every pair of policies on every fixture, paired by trial, with Holm's correction.
 

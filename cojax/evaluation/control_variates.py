@@ -28,7 +28,8 @@ import numpy as np
 from cojax.envs import EnvParams
 from cojax.evaluation.aggregates import scores
 from cojax.evaluation.intervals import interval_over_seeds
-from cojax.evaluation.result import CONTROLLED, Evaluation
+from cojax.evaluation.metrics import CONTROLLED
+from cojax.evaluation.result import Evaluation
 from cojax.types import Array, Float, PRNGKeyArray, Row
 
 TRIALS_EACH = 8  # trials that a variate has to have, or fewer variates are used

@@ -83,7 +83,8 @@ class Diagnosis:
         policy: name of the policy.
         critic: "V", "Q", or None where there is none.
         failures: trials that left the divergence guard or were not finite; they count until then.
-        relative_gap: mean Σ γᵏ A*(s_k, a_k) by mean V*(s_0).
+        relative_gap: mean over trials of Σ γᵏ A*(s_k, a_k)/V*(s_0): where none failed, what
+            ``relative_suboptimality`` is in :func:`cojax.evaluate`, which calls failures infinite.
         action_error: of all visited states.
         value_error: {"low", "median", "high"}: 10, 50 and 90% quantiles over visited states; None
             without a critic. Where the critic is a Q̂, V̂(s) is Q̂(s, π(s)).
@@ -325,7 +326,8 @@ def _tables(visits: dict[str, np.ndarray], bins: int) -> Row:
     """What is measured on all visited states, by region and by time."""
     steps = np.arange(visits["value"].shape[1])
     alive = visits["weight"] > 0.0
-    start = visits["value"][:, 0].sum()
+    of_start = relative(visits["weight"] * visits["advantage"], visits["value"][:, :1])
+    share = of_start / len(of_start)
     value = visits["value"][alive]
     ends = np.quantile(value, np.linspace(0.0, 1.0, bins + 1)) if value.size else np.zeros(2)
     region = np.clip(np.searchsorted(ends, visits["value"], "right") - 1, 0, len(ends) - 2)
@@ -340,11 +342,11 @@ def _tables(visits: dict[str, np.ndarray], bins: int) -> Row:
         [
             {"low": low, "high": high, **cell}
             for low, high, chosen in split
-            if (cell := _cell(visits, chosen, start))
+            if (cell := _cell(visits, chosen, share))
         ]
         for split in (regions, times)
     )
-    whole = _cell(visits, alive, start)
+    whole = _cell(visits, alive, share)
     return {
         "relative_gap": whole.get("gap", float("nan")),
         "action_error": whole.get("action_error", float("nan")),
@@ -355,15 +357,17 @@ def _tables(visits: dict[str, np.ndarray], bins: int) -> Row:
     }
 
 
-def _cell(visits: dict[str, np.ndarray], chosen: np.ndarray, start: float) -> Row:
-    """The meters on some of the visited states; empty where there are none."""
+def _cell(visits: dict[str, np.ndarray], chosen: np.ndarray, share: np.ndarray) -> Row:
+    """The meters on some of the visited states, ``share`` (N, T) being what each adds to the gap;
+    empty where there are none.
+    """
     if not chosen.any():
         return {}
     advantage, value = visits["advantage"][chosen], visits["value"][chosen]
     needed = visits["needed"][chosen].sum()
     cell: Row = {
         "visits": int(chosen.sum()),
-        "gap": float(relative((visits["weight"][chosen] * advantage).sum(), start)),
+        "gap": float(share[chosen].sum()),
         "action_error": float(np.sqrt(relative(advantage.sum(), needed))),
     }
     meters = ("v_hat", "value_error", value), ("q_hat", "q_error", value + advantage)

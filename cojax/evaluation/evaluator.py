@@ -19,6 +19,7 @@ Source: paper, Section VII, and the performance-difference identity (Kakade and 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -32,9 +33,10 @@ from cojax.envs import EnvParams, stack
 from cojax.envs.params import require_sound
 from cojax.errors import InputError
 from cojax.evaluation.control_variates import control
-from cojax.evaluation.members import PolicySet, gather
+from cojax.evaluation.members import PolicySet, by_fixture, gather
+from cojax.evaluation.metrics import CONTROLLED, TAIL, WORST
 from cojax.evaluation.named_systems import group_by_shape, named_systems, scope
-from cojax.evaluation.result import CONTROLLED, TAIL, WORST, Evaluation
+from cojax.evaluation.result import Evaluation, beside
 from cojax.evaluation.rollout import (
     ALIVE,
     DIVERGED,
@@ -48,7 +50,7 @@ from cojax.evaluation.rollout import (
     trial_keys,
 )
 from cojax.trials import relative
-from cojax.types import Array, Float, PRNGKeyArray, PyTree
+from cojax.types import Array, Float, Options, PRNGKeyArray, PyTree
 
 OPTGAP_EPSILON = 1e-8
 CHUNK = 128  # trials side by side, whatever their number: trial i is the same number in all
@@ -78,7 +80,8 @@ def evaluate(
             ("oracle", "dithered-oracle:0.05"), a JAX function ``(obs, key) -> action``, a
             NumPy function ``(obs) -> action``, a module of PyTorch, an object with ``predict``
             such as a model of Stable-Baselines3, a :class:`~cojax.evaluation.host.HostPolicy`,
-            or a list, or a dict by name, of these.
+            or a list, or a dict by name, of these. In the dict, {fixture: policy} stands for a
+            policy of each fixture's own, by the fixtures' names.
         params: one ``EnvParams``, a stacked batch, a fixture, or a list, or a dict by name, of
             these. Systems of different shapes are run group by group.
         num_trials: N. Trial i starts and is disturbed as instance i of the streams, in every
@@ -114,6 +117,19 @@ def evaluate(
     target = inputs.number("target", target, 0.0)
     subjects = named_systems(params, names)
     systems = [subject.params for subject in subjects]
+    separate = by_fixture(policies, [subject.name for subject in subjects])
+    if separate is not None:
+        options: Options = {"num_steps": num_steps, "initial_states": initial_states}
+        options |= {"target": target, "chunk": chunk, "controls": controls}
+        alone = [
+            evaluate(own, subject.params, num_trials, root, names=[subject.name], **options)
+            for own, subject in zip(separate, subjects, strict=True)
+        ]
+        return dataclasses.replace(
+            beside(alone),
+            floors=tuple(subject.floor for subject in subjects),
+            hashes=tuple(subject.sha256 for subject in subjects),
+        )
     players = gather(policies, len(systems))
     key = streams.root_key(root)
     trials: dict[str, np.ndarray] = {}

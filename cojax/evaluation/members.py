@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -91,6 +91,35 @@ class PolicySet:
         return tuple(groups), tuple(group_params)
 
 
+def by_fixture(policies: object, names: Sequence[str]) -> list[dict[str, object]] | None:
+    """The policies of each fixture, where a policy is given for each by its name; else None.
+
+    Raises InputError for a fixture that has none.
+    """
+    if not isinstance(policies, Mapping):
+        return None
+    if not any(isinstance(value, Mapping) for value in policies.values()):
+        return None
+    separate = []
+    for place, fixture in enumerate(names):
+        own: dict[str, object] = {}
+        for name, value in policies.items():
+            if isinstance(value, Mapping):
+                if fixture not in value:
+                    known = ", ".join(map(str, value))
+                    raise InputError(
+                        f"policy {name}: expected one for each fixture, got none for {fixture} "
+                        f"(there are: {known})"
+                    )
+                value = value[fixture]
+            elif isinstance(value, Policy) and "fixture" in value.axes:
+                _members(name, value, len(names))
+                value = value.member(fixture=place)
+            own[str(name)] = value
+        separate.append(own)
+    return separate
+
+
 def gather(policies: object, num_fixtures: int) -> PolicySet:
     """Name, check and line up policies.
 
@@ -121,7 +150,10 @@ def gather(policies: object, num_fixtures: int) -> PolicySet:
 
 
 def as_policy(name: str | None, value: object) -> AnyPolicy:
-    """A policy from a policy, a reference, a text or a function, under a name if one is given."""
+    """A policy from a policy, a reference, a text or a function, under a name if one is given.
+
+    Raises InputError, one line, for anything else, and for a memory that cannot be carried.
+    """
     if isinstance(value, str):
         value = parse_policy(value)
     if isinstance(value, AnyPolicy):

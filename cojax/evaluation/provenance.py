@@ -20,10 +20,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from cojax import errors, streams
+from cojax import streams
 from cojax.errors import InputError
-from cojax.evaluation.aggregates import compare_pair, in_units_of, judged
-from cojax.evaluation.result import WORST, Evaluation
+from cojax.evaluation.metrics import METRIC, WORST
 from cojax.io import files, json_text, tables
 from cojax.io.provenance import machine
 from cojax.types import Content, Float, Json, Row
@@ -31,23 +30,29 @@ from cojax.types import Content, Float, Json, Row
 if TYPE_CHECKING:
     import pandas as pd
 
+    from cojax.evaluation.result import Evaluation
+
 SCHEMA = "cojax.results/2"
 BEFORE = "cojax.results/1"  # read too: it calls a setting hyperparameters
 LABELS = ("fixture", "policy", "setting", "seed", "trial")
-METRIC = "relative_suboptimality"
-_DECIDING = ("stream_fingerprint", "prng", "root", "precision")
+DECIDING = ("stream_fingerprint", "prng", "root", "precision")
 
 
 def provenance(kind: str, evaluations: Sequence[Evaluation], configuration: Json = None) -> Content:
     """All that decides, or may explain, the figures of evaluations on one root; JSON data."""
     fixtures = {}
     for e in evaluations:
-        none = [None] * len(e.fixtures)
-        each = zip(e.hashes or none, map(int, e.horizons), e.floors or none, strict=True)
-        fixtures |= dict(zip(e.fixtures, itertools.starmap(about_fixture, each), strict=True))
+        fixtures |= about_fixtures(e)
     first = evaluations[0]
     trials = {"root": first.root, "num_trials": first.num_trials, "precision": first.dtype}
     return described(kind, fixtures, trials, configuration)
+
+
+def about_fixtures(evaluation: Evaluation) -> Content:
+    """What provenance says of the fixtures of an evaluation, by name; JSON data."""
+    e, none = evaluation, [None] * len(evaluation.fixtures)
+    each = zip(e.hashes or none, map(int, e.horizons), e.floors or none, strict=True)
+    return dict(zip(e.fixtures, itertools.starmap(about_fixture, each), strict=True))
 
 
 def about_fixture(sha256: str | None, horizon: int, floor: float | None) -> Content:
@@ -64,8 +69,7 @@ def described(kind: str, fixtures: Content, trials: Content, configuration: Json
         "kind": kind,
         "fixtures": fixtures,
         **trials,
-        "stream_fingerprint": streams.fingerprint(),
-        "prng": streams.IMPLEMENTATION,
+        **streams_now(),
         **machine(),
         "configuration": configuration,
     }
@@ -79,22 +83,19 @@ def write(folder: Path, about: Content, rows: list[Row], trials: pd.DataFrame) -
 
 
 def save(evaluation: Evaluation, folder: str | Path, configuration: Json = None) -> None:
-    """Write the results folder of an evaluation; it appears whole or not at all.
-
-    Raises ValueError, one line, where the folder exists.
-    """
+    """What :meth:`cojax.evaluation.Evaluation.save` does; raises as it does."""
     about = provenance("evaluate", [evaluation], configuration)
     with files.whole_folder(folder) as new:
         write(new, about, evaluation.rows(), evaluation.frame())
 
 
-# --- reading and comparing -----------------------------------------------------------------------
+# --- reading -------------------------------------------------------------------------------------
 
 
 class Results(NamedTuple):
-    """A results folder."""
+    """A results folder, or an evaluation as one would hold it."""
 
-    folder: Path
+    folder: Path  # or what it is called instead
     provenance: Content
     trials: pd.DataFrame
 
@@ -111,8 +112,21 @@ class Results(NamedTuple):
         return list(dict.fromkeys(self.trials.loc[self.trials["fixture"] == fixture, "policy"]))
 
 
-def load(folder: str | Path) -> Results:
-    """Read a results folder.
+def of_evaluation(evaluation: Evaluation, title: str) -> Results:
+    """An evaluation that is in memory, called by a ``title``: what a comparison needs of it."""
+    e = evaluation
+    about = {"root": e.root, "precision": e.dtype, "num_trials": e.num_trials}
+    about |= {"fixtures": about_fixtures(e), **streams_now()}
+    return Results(Path(title), about, _full_names(e.frame()))
+
+
+def streams_now() -> Content:
+    """What says which streams this version of cojax draws; JSON data."""
+    return {"stream_fingerprint": streams.fingerprint(), "prng": streams.IMPLEMENTATION}
+
+
+def load(folder: str | Path, *, full_names: bool = True) -> Results:
+    """Read a results folder; with ``full_names`` a policy's name states its setting.
 
     Raises ValueError, one line, for a folder that is not one, of another version, or damaged.
     """
@@ -126,7 +140,7 @@ def load(folder: str | Path) -> Results:
     file = folder / "provenance.json"
     content = json_text.load(file, dict)
     _check_schema(file, content)
-    for name in ("fixtures", "num_trials", *_DECIDING):
+    for name in ("fixtures", "num_trials", *DECIDING):
         if name not in content:
             raise InputError(f"{file}: {name} is missing")
     about = content["fixtures"]
@@ -136,10 +150,15 @@ def load(folder: str | Path) -> Results:
         raise InputError(f"{file}: fixtures: expected a sha256 and a horizon of each")
     trials = tables.read(folder / "trials.parquet").rename(columns={"hyperparameters": "setting"})
     _check_trials(folder / "trials.parquet", trials, content)
+    return Results(folder, content, _full_names(trials) if full_names else trials)
+
+
+def _full_names(trials: pd.DataFrame) -> pd.DataFrame:
+    """Trials whose policies are called as :func:`named` calls them."""
     if "setting" in trials:
         full = [named(*pair) for pair in zip(trials["policy"], trials["setting"], strict=True)]
         trials["policy"] = trials["policy"].where(trials["setting"].isna(), full)
-    return Results(folder, content, trials)
+    return trials
 
 
 def named(policy: str, setting: object) -> str:
@@ -188,63 +207,3 @@ def _check_trials(file: Path, trials: pd.DataFrame, content: Content) -> None:
             f"{file}: expected {content['num_trials']} trials of every policy, "
             f"got {int(short.iloc[0]['nunique'])} of {short.index[0]}"
         )
-
-
-def obstacles(a: Results, b: Results) -> list[str]:
-    """Why two folders cannot be compared, one line each; empty where they can."""
-    found = [
-        f"{name.replace('_', ' ')}: {a.provenance[name]} and {b.provenance[name]}; "
-        "the trials are not the same"
-        for name in _DECIDING
-        if a.provenance[name] != b.provenance[name]
-    ]
-    common = [f for f in a.provenance["fixtures"] if f in b.provenance["fixtures"]]
-    if not common:
-        found.append("fixtures: none in common")
-    for fixture in common:
-        ours, theirs = (r.provenance["fixtures"][fixture] for r in (a, b))
-        if ours["sha256"] != theirs["sha256"]:
-            found.append(f"fixture {fixture}: its content differs (sha256)")
-        if ours["horizon"] != theirs["horizon"]:
-            found.append(f"fixture {fixture}: {ours['horizon']} and {theirs['horizon']} steps")
-    return found
-
-
-def compare(
-    a: Results, b: Results, metric: str = "suboptimality", policies: Sequence[str] = ()
-) -> list[Row]:
-    """Paired differences a - b by fixture and policy, on the trials they share, Holm-corrected.
-
-    Policies of one name are compared; where there are none, every policy of ``a`` with every
-    one of ``b``. ``policies`` restricts to some names. Raises ValueError where the folders
-    cannot be compared, or no policy is left.
-    """
-    errors.one_of("metric", metric, WORST)
-    for side in (a, b):
-        if metric not in side.trials:
-            raise InputError(
-                f"{side.folder}: its trials have no {metric}; compare {METRIC}: --metric {METRIC}"
-            )
-    reasons = obstacles(a, b)
-    if reasons:
-        raise InputError(f"{a.folder} and {b.folder}: {'; '.join(reasons)}")
-    rows = []
-    for fixture, about in a.provenance["fixtures"].items():
-        if fixture not in b.provenance["fixtures"]:
-            continue
-        ours, theirs = a.policies(fixture), b.policies(fixture)
-        pairs = [(p, p) for p in ours if p in theirs] or [(p, q) for p in ours for q in theirs]
-        for p, q in pairs:
-            if policies and p not in policies and q not in policies:
-                continue
-            x, y = a.scores(fixture, p, metric), b.scores(fixture, q, metric)
-            shared = min(x.shape[1], y.shape[1])
-            row: Row = {"fixture": fixture, "first": p, "second": q, "metric": metric}
-            row["num_trials"] = shared
-            row |= compare_pair(x[:, :shared], y[:, :shared])
-            values = a.trials.loc[a.trials["fixture"] == fixture].get("optimal_value", 0.0)
-            row["floor"] = in_units_of(metric, about.get("resolution_floor"), values)
-            rows.append(row)
-    if not rows:
-        raise InputError("policies: none left to compare")
-    return judged(rows)

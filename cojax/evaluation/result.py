@@ -3,36 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from cojax.errors import InputError
-from cojax.evaluation.intervals import interval_of_mean, interval_over_seeds
-from cojax.types import Float, Row, Shaped
+from cojax.evaluation import provenance
+from cojax.evaluation.metrics import METRIC, flat, summarize
+from cojax.types import Float, Json, Row, Shaped
 
 if TYPE_CHECKING:
     import pandas as pd
-
-# Metrics of a trial and what a failed trial scores: the worst there is.
-WORST = {
-    "suboptimality": np.inf,
-    "relative_suboptimality": np.inf,
-    "tail_corrected": np.inf,
-    "relative_tail_corrected": np.inf,
-    "paper_optgap": -np.inf,
-    "paper_regret": np.inf,
-    "coupled_regret": np.inf,
-    "discounted_return": -np.inf,
-    "undiscounted_return": -np.inf,
-    "action_distance": np.inf,
-    "time_to_target": np.inf,
-}
-METRICS = tuple(WORST)
-TAIL = "tail_value"  # γᵀ V*(s_T): the scale of what a finite horizon cuts from the gap
-CONTROLLED = "suboptimality_controlled"  # of evaluations that were asked for it
-NEVER_NEGATIVE = {"suboptimality", "relative_suboptimality", "action_distance", "time_to_target"}
+    from matplotlib.figure import Figure
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,15 +35,18 @@ class Member:
     seed: int | None = None
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Evaluation:
     """Every trial of every policy on every fixture.
+
+    :meth:`table` and :meth:`plot` show it, :meth:`rows` and :meth:`to_frame` give numbers,
+    :meth:`save` writes it, and :func:`cojax.compare` holds two against each other.
 
     Attributes:
         fixtures: F names.
         members: M policies, seeds and hyperparameter settings counted apiece.
-        trials: by metric, float64. Metrics of :data:`METRICS`, in units of cost, the
-            relative ones as fractions of V*(s_0) (0 of 0 is 0, and a gap above 0 of it infinite);
+        trials: by metric, float64. Those of ``cojax.evaluation.METRICS``, in units of cost, the
+            relative ones as fractions of V*(s_0) (0 of 0 is 0, a gap above 0 of it infinite);
             a failed trial holds the worst value there is, ±inf. Besides: ``optimal_value``
             V*(s_0), ``steps`` taken, ``saturated`` share of action components at the bound,
             ``reached`` the target set, ``failed``, ``diverged`` (stopped by the guard) and
@@ -142,6 +130,137 @@ class Evaluation:
             columns[name] = values.reshape(-1)
         return pd.DataFrame(columns)
 
+    def to_frame(self, **options: float | str) -> pd.DataFrame:
+        """The :meth:`rows` with a number a column: ``relative_suboptimality``,
+        ``relative_suboptimality_low``, ``relative_suboptimality_high``, and so on.
+
+        ``options`` are those of :meth:`rows`.
+        """
+        import pandas as pd
+
+        return pd.DataFrame([flat(row) for row in self.rows(**options)])
+
+    def table(self, format: str = "text", metric: str = METRIC) -> str:
+        """A table with a line for each fixture and a column for each policy: mean [low, high].
+
+        Args:
+            format: "text", "markdown" or "latex" (booktabs, with a caption that says what every
+                mark means).
+            metric: one of ``cojax.evaluation.METRICS``.
+
+        Raises ValueError, one line, for another format or metric.
+        """
+        return _shown("tables").evaluation_table(self, format, metric)
+
+    def plot(self, path: str | Path | None = None, *, metric: str = METRIC) -> Figure:
+        """The mean of each policy with its 95% interval, a panel for each fixture.
+
+        Args:
+            path: where to write it, too: .pdf, .png or .svg.
+            metric: one of ``cojax.evaluation.METRICS``.
+
+        Raises ValueError, one line, for another kind of file or another metric.
+        """
+        return _shown("evaluation_figure").evaluation_figure(self, path, metric)
+
+    def save(self, folder: str | Path, configuration: Json = None) -> None:
+        """Write a results folder, as ``cojax evaluate --out`` does; whole or not at all.
+
+        Args:
+            folder: to be made; ``cojax compare`` and ``cojax report`` read it, and :meth:`load`.
+            configuration: anything JSON can hold that is to be kept with it.
+
+        Raises ValueError, one line, where the folder exists.
+        """
+        provenance.save(self, folder, configuration)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Evaluation:
+        """Read the evaluation in a results ``folder``, whichever command wrote it.
+
+        Raises ValueError, one line, for a folder that is none, or damaged, whose streams are not
+        those of this version, or whose fixtures met different policies.
+        """
+        found = provenance.load(folder, full_names=False)
+        about, frame = found.provenance, found.trials
+        for name, ours in provenance.streams_now().items():
+            if about[name] != ours:
+                raise InputError(f"{folder}: {name}: expected {ours}, got {about[name]}")
+        fixtures = list(about["fixtures"])
+        who = [name for name in ("policy", "setting", "seed") if name in frame]
+        distinct = frame[who].drop_duplicates().itertuples(index=False, name=None)
+        labels = [dict(zip(who, values, strict=True)) for values in distinct]
+        place = {name: k for k, name in enumerate(fixtures)}
+        f = np.array([place[name] for name in frame["fixture"]])
+        m = frame.groupby(who, sort=False, dropna=False).ngroup().to_numpy()
+        n = np.unique(frame["trial"], return_inverse=True)[1]
+        shape = len(fixtures), len(labels), int(about["num_trials"])
+        if len(frame) != np.prod(shape) or n.max() >= shape[2]:
+            raise InputError(f"{folder}: expected the same policies and trials on every fixture")
+        trials = {}
+        for name in frame.columns.drop([*who, "fixture", "trial"]):
+            trials[name] = np.empty(shape)
+            trials[name][f, m, n] = frame[name].to_numpy(np.float64)
+        of_fixtures = about["fixtures"].values()
+        return cls(
+            fixtures=tuple(fixtures),
+            members=tuple(
+                Member(one["policy"], _whole(one.get("setting")), _whole(one.get("seed")))
+                for one in labels
+            ),
+            trials=trials,
+            horizons=np.array([one["horizon"] for one in of_fixtures]),
+            root=int(about["root"]),
+            dtype=about["precision"],
+            floors=tuple(one.get("resolution_floor") for one in of_fixtures),
+            hashes=tuple(one["sha256"] for one in of_fixtures),
+        )
+
+    def join(self, other: Evaluation) -> Evaluation:
+        """Both evaluations as one, the policies of ``other`` after one's own.
+
+        A policy of the same name and the same trials is kept once; of the same name and other
+        trials, it is called NAME#2. Raises ValueError, one line, unless both are on the same
+        fixtures, horizons, root, number of trials and precision.
+        """
+        for name in ("root", "dtype", "num_trials", "fixtures", "hashes"):
+            ours, theirs = getattr(self, name), getattr(other, name)
+            if ours != theirs:
+                raise InputError(f"other: {name}: expected {ours}, got {theirs}")
+        if not np.array_equal(self.horizons, other.horizons):
+            raise InputError(f"other: horizons: expected {self.horizons}, got {other.horizons}")
+        known = {member.policy for member in self.members}
+        repeated, renamed = [], {}
+        for policy in dict.fromkeys(member.policy for member in other.members):
+            mine, theirs = (
+                [k for k, member in enumerate(e.members) if member.policy == policy]
+                for e in (self, other)
+            )
+            both = self.trials[METRIC][:, mine], other.trials[METRIC][:, theirs]
+            if policy in known and np.array_equal(*both):
+                repeated += theirs
+            number, name = 2, policy
+            while name in known:
+                name, number = f"{policy}#{number}", number + 1
+            renamed[policy] = name
+        kept = [k for k in range(len(other.members)) if k not in repeated]
+        members = [
+            dataclasses.replace(other.members[k], policy=renamed[other.members[k].policy])
+            for k in kept
+        ]
+        trials = {
+            name: np.concatenate([values, other.trials[name][:, kept]], axis=1)
+            for name, values in self.trials.items()
+            if name in other.trials
+        }
+        return dataclasses.replace(self, members=(*self.members, *members), trials=trials)
+
+    def __repr__(self) -> str:
+        return _shown("tables").evaluation_words(self)
+
+    def _repr_html_(self) -> str:
+        return _shown("tables").evaluation_table(self, "html", METRIC)
+
     def populations(self) -> dict[tuple[str, int | None], list[int]]:
         """Members that make one row: the seeds of one policy and setting."""
         groups: dict[tuple[str, int | None], list[int]] = {}
@@ -150,54 +269,39 @@ class Evaluation:
         return groups
 
 
-def summarize(cells: dict[str, np.ndarray], options: Row) -> Row:
-    """The rest of a row from its trials, (S, N) each: ``failed``, and whichever metrics there are.
+def beside(alone: Sequence[Evaluation]) -> Evaluation:
+    """Evaluations of the same members, each on fixtures of its own, as one.
 
-    ``options`` are those of :func:`cojax.evaluation.intervals.interval_of_mean`.
+    Raises InputError where their members differ.
     """
-    metrics = [name for name in METRICS if name in cells]
-    failed = cells["failed"].astype(bool)
-    row: Row = {"num_trials": failed.shape[1]}
-    if failed.shape[0] > 1:
-        row["num_seeds"] = failed.shape[0]
-    row["failures"] = int(failed.sum())
-    row |= {name: int(cells[name].sum()) for name in ("diverged", "nonfinite") if name in cells}
-    means = ("saturated", "reached", "optimal_value", TAIL)
-    row |= {name: float(cells[name].mean()) for name in means if name in cells}
-    values = np.stack([cells[name] for name in metrics])  # (metrics, S, N)
-    if CONTROLLED in cells:
-        row |= _intervals([CONTROLLED], cells[CONTROLLED][None], options)
-    if not failed.any():
-        return row | _intervals(metrics, values, options)
-    row |= {name: cell_of(WORST[name], WORST[name], WORST[name]) for name in metrics}
-    completed = ~failed.any(axis=0)
-    names = [f"{name}_completed" for name in metrics]
-    if not completed.any():
-        return row | dict.fromkeys(names)
-    return row | _intervals(names, values[..., completed], options)
+    first = alone[0]
+    for one in alone:
+        if one.members != first.members:
+            raise InputError(
+                "policies: expected as many seeds and settings of a policy on every fixture, got "
+                f"{len(first.members)} members on {first.fixtures[0]} and {len(one.members)} on "
+                f"{one.fixtures[0]}"
+            )
+    together = {n: np.concatenate([one.trials[n] for one in alone]) for n in first.trials}
+    return dataclasses.replace(
+        first,
+        fixtures=tuple(name for one in alone for name in one.fixtures),
+        trials=together,
+        horizons=np.concatenate([one.horizons for one in alone]),
+        dtype=", ".join(sorted({one.dtype for one in alone})),
+        floors=tuple(floor for one in alone for floor in one.floors),
+        hashes=tuple(digest for one in alone for digest in one.hashes),
+    )
 
 
-def _intervals(names: list[str], values: np.ndarray, options: Row) -> Row:
-    """Intervals of several metrics, (metrics, S, N), under the names given."""
-    # where V*(s_0) is 0 a share of it may be infinite, and then so is the mean
-    finite = np.array([np.isfinite(own).all() for own in values])
-    worst = [WORST.get(name.removesuffix("_completed"), np.inf) for name in names]
-    cells = {n: cell_of(w, w, w) for n, w, ok in zip(names, worst, finite, strict=True) if not ok}
-    if not finite.any():
-        return cells
-    names, values = np.asarray(names)[finite].tolist(), values[finite]
-    if values.shape[1] > 1:
-        options = {k: v for k, v in options.items() if k != "method"}
-        interval = interval_over_seeds(values, **options)
-    else:
-        interval = interval_of_mean(values[:, 0], **options)
-    for name, mean, low, high in zip(names, *interval, strict=True):
-        if name.removesuffix("_completed") in NEVER_NEGATIVE:
-            low = max(low, 0.0)  # studentised ends know no bounds; the quantity has one
-        cells[name] = cell_of(mean, low, high)
-    return cells
+def _whole(value: object) -> int | None:
+    """An index read back from a table, where NaN or NA stands for none."""
+    try:
+        return int(value)  # pyright: ignore[reportArgumentType]
+    except (TypeError, ValueError):
+        return None
 
 
-def cell_of(mean: npt.ArrayLike, low: npt.ArrayLike, high: npt.ArrayLike) -> dict[str, float]:
-    """What a table holds of an interval."""
-    return {"mean": float(mean), "low": float(low), "high": float(high)}  # pyright: ignore
+def _shown(name: str) -> Any:
+    """A module that shows results. It stands above this one, so it is looked up when asked for."""
+    return importlib.import_module(f"cojax.report.{name}")

@@ -12,7 +12,7 @@ from cojax.evaluation.aggregates import performance_profile
 from cojax.evaluation.targets import LADDER, ecdf
 from cojax.fixtures.difficulty import difficulty_index
 from cojax.report.paper_figures import by_setting, heatmap, label_cells, panel_axes
-from cojax.report.style import COLUMN, GRID, PAGE, colour, figure, legend, marker, thousands
+from cojax.report.style import COLUMN, GRID, PAGE, colour, figure, lane, legend, marker, thousands
 from cojax.report.summary import GAP, Summary, hits
 from cojax.types import Bool, Float
 
@@ -93,6 +93,7 @@ def homotopy(summary: Summary) -> Figure:
     p = np.array([fixture.p for fixture in summary.fixtures])
     grid = np.linspace(p.min(), p.max(), 101)
     runs = np.empty(0)
+    lane(left, np.concatenate([_gap_of_runs(summary, a) for a in summary.learners]), CEILING)
     for i, algorithm in enumerate(summary.learners):
         runs = _gap_of_runs(summary, algorithm)
         shift = (i - 0.5 * (len(summary.learners) - 1)) * 0.01 * np.ptp(p)
@@ -150,8 +151,10 @@ def difficulty(summary: Summary) -> Figure:
     drawing = figure(COLUMN, 2.7)
     axis = drawing.subplots()
     index = np.array([difficulty_index(fixture) for fixture in summary.fixtures])
+    medians = [np.median(_gap_of_runs(summary, name), axis=1) for name in summary.learners]
+    lane(axis, np.concatenate(medians), CEILING)
     for i, algorithm in enumerate(summary.learners):
-        gap = np.median(np.minimum(_gap_of_runs(summary, algorithm), CEILING), axis=1)
+        gap = np.minimum(medians[i], CEILING)
         rank = float(np.asarray(spearmanr(index, gap))[0]) if len(index) > 2 else np.nan
         label = f"{algorithm.upper()}, ρ = {rank:.2f}"
         axis.plot(index, gap, marker(i), color=colour(i), markersize=4, label=label)

@@ -20,10 +20,12 @@ from cojax.report.style import (
     colour,
     figure,
     grid,
+    lane,
     legend,
     log_ticks,
     style,
 )
+from cojax.report.sweep_figures import sensitivity_of_rows
 from cojax.types import Row
 
 if TYPE_CHECKING:
@@ -40,8 +42,8 @@ def gap_figure(rows: list[Row], curves: pd.DataFrame, path: str | Path) -> None:
     """The gap of every learner over its training, a panel for each fixture, on a log scale.
 
     Thin lines are seeds, the thick one their median; the marker at the end is the final
-    evaluation with its 95% interval; dashed lines are reference policies. An algorithm has one
-    colour in all panels.
+    evaluation with its 95% interval; dashed lines are reference policies. A failed trial makes a
+    gap infinite: such are in a lane at the top. An algorithm has one colour in all panels.
     """
     colours = dict(zip(dict.fromkeys(curves["algorithm"]), cycle(COLOURS), strict=False))
     names = list(dict.fromkeys(row["fixture"] for row in rows))
@@ -52,10 +54,18 @@ def gap_figure(rows: list[Row], curves: pd.DataFrame, path: str | Path) -> None:
     for axis, name in zip(axes, names, strict=False):
         of_fixture = curves.query("fixture == @name")
         algorithms = list(dict.fromkeys(of_fixture["algorithm"]))
-        for algorithm in algorithms:
+        final = {
+            a: next(r for r in rows if r["fixture"] == name and r["policy"] == a)
+            for a in algorithms
+        }
+        means = [row["relative_suboptimality"]["mean"] for row in final.values()]
+        gaps = np.array([*of_fixture["relative_suboptimality"], *means], np.float64)
+        gaps = lane(axis, np.where(np.isnan(gaps), np.inf, np.maximum(gaps, FLOOR)))
+        of_fixture = of_fixture.assign(drawn=gaps[: len(of_fixture)])
+        for k, algorithm in enumerate(algorithms):
             learner = of_fixture.query("algorithm == @algorithm")
-            row = next(r for r in rows if r["fixture"] == name and r["policy"] == algorithm)
-            _draw_learner(axis, learner, row, colours[algorithm])
+            at = float(gaps[len(of_fixture) + k])
+            _draw_learner(axis, learner, final[algorithm], colours[algorithm], at=at)
         _draw_references(axis, [r for r in rows if r["fixture"] == name], algorithms)
         axis.set(yscale="log", title=name, xlabel="environment steps")
         axis.set_xlim(0.0, 1.08 * of_fixture["timesteps"].max())
@@ -70,10 +80,9 @@ def gap_figure(rows: list[Row], curves: pd.DataFrame, path: str | Path) -> None:
     drawing.savefig(path, dpi=160, metadata=METADATA[".png"])
 
 
-def _draw_learner(axis: Axes, curve: pd.DataFrame, row: Row, colour: str) -> None:
-    table = curve.pivot(index="timesteps", columns="seed", values="relative_suboptimality")
-    steps = table.index.to_numpy()
-    values = np.maximum(table.to_numpy(), FLOOR)
+def _draw_learner(axis: Axes, curve: pd.DataFrame, row: Row, colour: str, *, at: float) -> None:
+    table = curve.pivot(index="timesteps", columns="seed", values="drawn")
+    steps, values = table.index.to_numpy(), table.to_numpy()
     axis.plot(steps, values, color=colour, linewidth=0.7, alpha=0.45)
     axis.plot(
         steps, np.median(values, axis=1), color=colour, linewidth=2.0, label=row["policy"].upper()
@@ -83,6 +92,8 @@ def _draw_learner(axis: Axes, curve: pd.DataFrame, row: Row, colour: str) -> Non
         mean, low, high = (max(cell[k], FLOOR) for k in ("mean", "low", "high"))
         error, look = [[mean - low], [high - mean]], {"marker": "o", "markersize": 4, "capsize": 3}
         axis.errorbar(1.03 * steps[-1], mean, yerr=error, color=colour, **look)
+    else:
+        axis.plot(1.03 * steps[-1], at, "x", color=colour, markersize=6)
 
 
 def _draw_references(axis: Axes, rows: list[Row], algorithms: list[str]) -> None:
@@ -187,8 +198,6 @@ def landscape_figure(
 
     Raises InputError where nothing was varied.
     """
-    from cojax.report.sweep_figures import sensitivity_of_rows
-
     rows = list(found) if isinstance(found, Sequence) else found.rows(fixtures)
     with style():
         drawing = sensitivity_of_rows(rows)

@@ -19,9 +19,10 @@ import numpy as np
 from cojax import __version__
 from cojax.errors import InputError
 from cojax.evaluation import provenance
+from cojax.evaluation.metrics import METRIC
 from cojax.io import files, json_text, tables, yaml
 from cojax.report.page_charts import curve_charts, forest
-from cojax.report.page_parts import CELLS, METRIC, cards, evaluate_command, result_rows, summary
+from cojax.report.page_parts import CELLS, cards, evaluate_command, result_rows, summary
 from cojax.report.printing import number
 from cojax.types import Content, Json, Row
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 BEST = 20  # settings of a sweep that its page shows, of each system
+MEASURES = dict(zip(CELLS, ("Gap / V*", "OptGap", "Regret"), strict=True))
 CELL = {"mean", "low", "high"}
 FIRST = 200  # rows of a table shown before anybody asks for more; report.js has the same
 IMAGES = {".svg": "image/svg+xml", ".png": "image/png"}
@@ -91,6 +93,8 @@ def gather(folder: Path) -> Content:
         "settings": settings if settings > BEST else 0,
         "best": BEST,
         "forest": forest(said["policies"]),
+        "measures": [(n, MEASURES[n]) for n in CELLS if any(n in row for row in rows)],
+        "smoke": configuration.get("scale") == "smoke",
         "rows": result_rows(folder, rows, learners, about=about, again=again),
         "policies": list(dict.fromkeys(str(row["policy"]) for row in rows)),
         "tables": _tables(folder),
@@ -154,6 +158,8 @@ def _described(folder: Path, chosen: list[Path], index: Content) -> list[Content
     out = []
     for one in sorted(chosen, key=lambda one: (place.get(one.stem, len(place)), one.name)):
         entry = index.get(one.stem, {})
+        if entry.get("on_page") is False:
+            continue
         title = entry.get("title") or one.stem.replace("_", " ").replace("-", " ").capitalize()
         words = {"title": str(title)}
         words |= {name: str(entry.get(name) or "") for name in ("caption", "command")}
@@ -191,7 +197,7 @@ def _cell(value, numeric: bool) -> tuple[str, float | None]:
     value = float(value)
     if value.is_integer() and abs(value) < 1e15:
         return f"{value:,.0f}", value
-    return number(value).replace("inf", "∞"), value
+    return number(value), value
 
 
 def _figures(folder: Path) -> list[Content]:

@@ -15,37 +15,44 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FLOOR = 1e-6  # gaps below are drawn on it
+ENDS = ("mean", "low", "high")
 MANY = 12  # fixtures with a chart of their own; beyond, one for all together
 
 
 def forest(policies: list[Content]) -> Content:
-    """Median and interval of each policy on a logarithmic axis; those without one are left out.
+    """The gap of each policy and its interval on a logarithmic axis; one without a finite gap is
+    in a lane of its own, and an exact 0, which a logarithm does not have, is left out.
 
-    Returns width, height, left, ticks (at, text) and marks (y, name, x, low, high, learner).
+    Returns width, height, left, lane (None where nothing is infinite), ticks (at, text) and marks
+    (y, name, x, low, high, learner, finite, text).
     """
-    shown = [p for p in policies if p["finite"] and p["gap"]["mean"] > 0.0]
+    shown = [p for p in policies if not p["finite"] or p["gap"]["mean"] > 0.0]
     if not shown:
         return {"marks": []}
-    left, right, row = 150.0, 700.0, 30.0
-    ends = [max(e, FLOOR) for p in shown for e in p["gap"].values() if np.isfinite(e)]
-    x, ticks = _log_axis(min(ends), max(ends), left, right)
+    left, width, row = 150.0, 740.0, 30.0
+    finite = [p for p in shown if p["finite"]]
+    lane = width - 24.0 if len(finite) < len(shown) else None
+    right = 700.0 if lane is None else lane - 30.0
+    ends = [max(p["gap"][e], FLOOR) for p in finite for e in ENDS if np.isfinite(p["gap"][e])]
+    x, ticks = _log_axis(min(ends, default=0.1), max(ends, default=10.0), left, right)
     marks = []
     for k, p in enumerate(shown):
-        places = {
-            name: x(max(value, FLOOR)) if np.isfinite(value) else right + 12.0
-            for name, value in p["gap"].items()
-        }
-        mark = {"y": 20.0 + row * k, "name": p["shown"], "x": places.pop("mean"), **places}
-        marks.append(mark | {name: p[name] for name in ("learner", "text")})
-    height = 20.0 + row * len(shown) + 28.0
-    return {"marks": marks, "ticks": ticks, "width": 740, "height": height, "left": left}
+        beyond = right + 12.0 if lane is None else lane
+        places = [x(max(p["gap"][e], FLOOR)) if np.isfinite(p["gap"][e]) else beyond for e in ENDS]
+        mark = {"y": 20.0 + row * k, "name": p["shown"]}
+        mark |= dict(zip(("x", "low", "high"), places, strict=True))
+        marks.append(mark | {name: p[name] for name in ("learner", "finite", "text")})
+    height = 20.0 + row * len(shown) + 46.0
+    return {"marks": marks, "ticks": ticks, "width": width, "height": height, "left": left} | {
+        "lane": lane
+    }
 
 
 def curve_charts(curves: pd.DataFrame, learners: list[str]) -> list[Content]:
     """The gap over training: median and the band of 10 to 90% of runs, a chart for each fixture,
     or for all together where there are many.
 
-    A run with a failed trial at some moment is drawn at the top of its chart then.
+    A run with a failed trial at some moment has an infinite gap then: in the lane at the top.
     """
     names = list(dict.fromkeys(curves["fixture"]))
     if len(names) > MANY:
@@ -55,24 +62,29 @@ def curve_charts(curves: pd.DataFrame, learners: list[str]) -> list[Content]:
 
 def _chart(name: str, frame: pd.DataFrame, learners: list[str]) -> Content:
     width, height = 360.0, 234.0
-    left, right, top, bottom = 46.0, width - 10.0, 10.0, height - 40.0
-    chart = {"name": name, "width": width, "height": height, "series": []}
+    left, right, top, bottom = 46.0, width - 10.0, 22.0, height - 40.0
+    chart: Content = {"name": name, "width": width, "height": height, "series": []}
     found = []
     for index, learner in enumerate(learners):
         table = frame[frame["algorithm"] == learner].pivot_table(
             "relative_suboptimality", ["fixture", "seed"], "timesteps", dropna=False
         )
         if table.size:
-            values = np.nan_to_num(table.to_numpy(np.float64), nan=np.inf)
-            bands = np.quantile(
-                np.clip(values, FLOOR, 1e12), [0.1, 0.5, 0.9], axis=0, method="nearest"
-            )
+            values = table.to_numpy(np.float64)
+            values = np.where(np.isnan(values), np.inf, np.maximum(values, FLOOR))
+            bands = np.quantile(values, [0.1, 0.5, 0.9], axis=0, method="nearest")
             found.append((index, learner, table.columns.to_numpy(np.float64), bands))
     if not found:
         return chart
     seen = np.concatenate([bands.ravel() for *_, bands in found])
-    seen = seen[seen < 1e11] if (seen < 1e11).any() else seen
-    y, ticks = _log_axis(float(seen.min()), float(seen.max()), bottom, top)
+    lane = top + 8.0 if np.isinf(seen).any() else None
+    seen = seen[np.isfinite(seen)] if np.isfinite(seen).any() else np.array([0.1, 10.0])
+    upper = top if lane is None else lane + 14.0
+    place, ticks = _log_axis(float(seen.min()), float(seen.max()), bottom, upper)
+
+    def y(value: float) -> float:
+        return lane if lane is not None and np.isinf(value) else place(value)
+
     longest = max(steps.max() for _, _, steps, _ in found)
     for index, learner, steps, bands in found:
         x = left + (right - left) * steps / longest
@@ -85,7 +97,7 @@ def _chart(name: str, frame: pd.DataFrame, learners: list[str]) -> Content:
         for share in (0.0, 0.5, 1.0)
     ]
     box = {"left": left, "right": right, "top": top, "bottom": bottom}
-    return chart | box | {"ticks": ticks, "moments": moments}
+    return chart | box | {"ticks": ticks, "moments": moments, "lane": lane}
 
 
 def _log_axis(

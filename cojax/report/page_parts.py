@@ -10,19 +10,16 @@ from pathlib import Path
 import numpy as np
 
 from cojax import linalg
-from cojax.evaluation.aggregates import aggregate
+from cojax.evaluation.aggregates import over_systems
+from cojax.evaluation.metrics import METRIC, WORST
 from cojax.evaluation.provenance import Results, named
 from cojax.evaluation.references import NAMES
-from cojax.evaluation.result import WORST
 from cojax.fixtures import load_fixture, shipped
 from cojax.fixtures.difficulty import tier
 from cojax.fixtures.fixture import Fixture
-from cojax.report.printing import with_interval
+from cojax.report.printing import cell_text, of_systems, with_interval
 from cojax.types import Content, Row
 
-RESAMPLES = 1000
-MANY_RUNS = 64  # beyond, trials are averaged before the bootstrap, to which they add little
-METRIC = "relative_suboptimality"
 CELLS = (METRIC, "paper_optgap", "paper_regret")
 
 
@@ -34,11 +31,7 @@ def summary(results: Results, learners: list[str], configuration: Content) -> Co
         x = of_policy[METRIC].to_numpy(np.float64)
         F, N = len(set(of_policy["fixture"])), len(set(of_policy["trial"]))
         x = x.reshape(-1, 1, N) if x.size % (F * N) else x.reshape(F, -1, N)
-        averaged = x.shape[1] > 1 and x[..., 0].size > MANY_RUNS
-        middle, low, high = aggregate(
-            x.mean(axis=-1, keepdims=True) if averaged else x, "median", num_resamples=RESAMPLES
-        )
-        gap = {"mean": float(middle), "low": max(float(low), 0.0), "high": float(high)}
+        gap = over_systems(x)
         learner = _learned(str(policy), learners)
         policies.append(
             {
@@ -46,8 +39,8 @@ def summary(results: Results, learners: list[str], configuration: Content) -> Co
                 "shown": str(policy).upper() if learner else policy,
                 "learner": learner,
                 "gap": gap,
-                "finite": bool(np.isfinite(middle)),
-                "text": with_interval(gap),
+                "finite": bool(np.isfinite(gap["mean"])),
+                "text": of_systems(gap),
                 "runs": int(x[..., 0].size),
                 "failed": int((~np.isfinite(x)).sum()),
                 "trials": int(x.size),
@@ -102,15 +95,14 @@ def result_rows(
             words = "".join(f", {name} {_short(x)}" for name, x in varied.items())
             line["policy"] = named(policy, row["setting"]) + words
         for name in CELLS:
-            if name not in row:  # a sweep measures the gap alone
-                line[name] = {"value": "", "text": "–", "completed": ""}
+            if name not in row:
                 continue
             cell = _finite(row[name], WORST[name])
             floor = row.get("resolution_floor") if name == METRIC else None
             completed = row.get(f"{name}_completed") if failures else None
             line[name] = {
                 "value": cell["mean"],
-                "text": with_interval(cell, floor).replace("inf", "∞"),
+                "text": cell_text({**row, name: cell}, name, floor, short=True),
                 "completed": with_interval(_finite(completed, WORST[name])) if completed else "",
             }
         out.append(line)

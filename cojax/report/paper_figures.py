@@ -8,7 +8,18 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from cojax.report.style import COLUMN, GREY, GRID, PAGE, colour, figure, legend, thousands, upper
+from cojax.report.style import (
+    COLUMN,
+    GREY,
+    GRID,
+    PAGE,
+    colour,
+    figure,
+    lane,
+    legend,
+    thousands,
+    upper,
+)
 from cojax.report.summary import Summary, interval_of_runs
 from cojax.types import Float
 
@@ -24,6 +35,8 @@ def training_dynamics(summary: Summary) -> Figure:
     drawing = figure(PAGE, 2.6)
     left, right = drawing.subplots(1, 2)
     columns = {left: "stage_reward", right: "relative_suboptimality"}
+    gaps = of_fixture["relative_suboptimality"].to_numpy(np.float64)
+    of_fixture = of_fixture.assign(relative_suboptimality=lane(right, gaps))
     for axis, column in columns.items():
         for i, algorithm in enumerate(summary.learners):
             table = of_fixture.query("algorithm == @algorithm").pivot_table(
@@ -190,7 +203,13 @@ def _bar(
     capsize: float,
     label: str | None = None,
 ) -> None:
-    """The mean of runs with its interval."""
+    """The mean of runs with its interval, and of how many systems where some completed no trial."""
+    some = int((~np.isnan(runs)).any(axis=1).sum())
+    if some < len(runs):  # a mean over the others alone
+        axis.annotate(
+            f"{some} of {len(runs)}\nsystems", (at, 1.0), xycoords=("data", "axes fraction"),
+            ha="center", va="top", fontsize=6.0, color=GREY,
+        )  # fmt: skip
     mean, low, high = interval_of_runs(runs)
     axis.bar(at, mean, width, color=shade, label=label)
     error = [[mean - low], [high - mean]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -14,6 +14,7 @@ from cojax.evaluation.crossed import FEW
 from cojax.types import Row
 
 if TYPE_CHECKING:
+    from cojax.evaluation.comparison import Comparison
     from cojax.evaluation.doctor import Finding
 
 SHOWN = {
@@ -36,7 +37,7 @@ def number(value: float) -> str:
     if math.isnan(value):
         return "nan"
     if math.isinf(value):
-        return "inf" if value > 0 else "-inf"
+        return "∞" if value > 0 else "-∞"
     return f"{value:.0f}" if abs(value) >= 100.0 else f"{value:.3g}"
 
 
@@ -47,12 +48,39 @@ def with_interval(cell: dict[str, float] | None, floor: float | None = None) -> 
     exact 0 stays 0.
     """
     if cell is None:
-        return "none completed"
+        return "no trial without a failure"
     if floor is not None and 0.0 < abs(cell["mean"]) <= floor:
         return f"≤ {number(floor)}"
     if cell["low"] == cell["high"] == cell["mean"]:
         return number(cell["mean"])
     return f"{number(cell['mean'])} [{number(cell['low'])}, {number(cell['high'])}]"
+
+
+def cell_text(row: Row, metric: str, floor: float | None = None, *, short: bool = False) -> str:
+    """What a table says of a metric in a row: mean and interval, or what failed.
+
+    ``all 64 failed``; or ``∞, 3 of 64 failed (completed: 0.41 [0.39, 0.43])``, in ``short``
+    without the brackets. ``floor`` is the resolution floor in the metric's units.
+    """
+    failed, total = row["failures"], row["num_trials"] * (row.get("num_seeds") or 1)
+    if not failed:
+        return with_interval(row[metric], floor)
+    if failed == total:
+        return f"all {total:,} failed"
+    text = f"{number(row[metric]['mean'])}, {failed:,} of {total:,} failed"
+    completed = with_interval(row.get(f"{metric}_completed"), floor)
+    return text if short else f"{text} (completed: {completed})"
+
+
+def of_systems(cell: Row) -> str:
+    """A number of several systems and, where some failed, of how many it was complete."""
+    text = with_interval(cell)
+    if cell["complete"] == cell["systems"]:
+        return text
+    if not cell["complete"]:
+        return f"{text}, failures on all {cell['systems']:,} systems"
+    left = cell["systems"] - cell["complete"]
+    return f"{text}, failures on {left:,} of {cell['systems']:,} systems"
 
 
 def console() -> Console:
@@ -78,18 +106,25 @@ def _print(title: str, columns: Sequence[str], lines: list[list[str]], notes: li
         out.print(note, soft_wrap=True)
 
 
-def print_rows(rows: Sequence[Row]) -> None:
-    """Print a table to standard output."""
+def print_rows(rows: Sequence[Row], overall: Mapping[str, Row] | None = None) -> None:
+    """Print a table to standard output; ``overall`` says the gap over all systems by policy
+    (:func:`cojax.evaluation.aggregates.over_systems`).
+    """
     counts = Counter((row["fixture"], row["policy"]) for row in rows)
     lines = []
     for row in rows:
         several = counts[row["fixture"], row["policy"]] > 1
         policy = row["policy"] + (f" ({row['setting']})" if several else "")
-        cells = [_shown(row, metric) for metric in SHOWN]
+        floor = row.get("resolution_floor")
+        cells = [cell_text(row, m, floor if m.startswith("relative") else None) for m in SHOWN]
         lines.append([row["fixture"], policy, *cells, str(row["failures"])])
+    for policy, cell in (overall or {}).items():
+        median = f"median of {cell['systems']:,} systems"
+        lines.append([median, policy, of_systems(cell), *[""] * len(SHOWN)])
     notes = [
-        "gap: Σ γᵏ A*(s, a) up to the horizon, where π* takes over. Paper Regret compares stage "
-        "rewards at the policy's own states, and is negative for a lazy policy."
+        "gap / V* (relative_suboptimality): mean over trials and seeds of Σ γᵏ A*(s, a)/V*(s₀) up "
+        "to the horizon, where π* takes over. Paper Regret compares stage rewards at the policy's "
+        "own states, and is negative for a lazy policy."
     ]
     if few := [row["num_seeds"] for row in rows if row.get("num_seeds", FEW) < FEW]:
         notes.append(
@@ -98,23 +133,16 @@ def print_rows(rows: Sequence[Row]) -> None:
         )
     if any(row["failures"] for row in rows):
         notes.append(
-            "A policy that failed in some trial has no finite mean; in brackets: the trials it "
-            "completed."
+            "A policy that failed in some trial has no finite mean (∞); in brackets: the mean of "
+            "the trials that no seed failed in."
         )
     title = f"{rows[0]['num_trials']} paired trials, 95% intervals"
     _print(title, ("fixture", "policy", *SHOWN.values(), "failures"), lines, notes)
 
 
-def _shown(row: Row, metric: str) -> str:
-    floor = row.get("resolution_floor") if metric.startswith("relative") else None
-    text = with_interval(row[metric], floor)
-    if row["failures"]:
-        text += f" (completed: {with_interval(row[f'{metric}_completed'], floor)})"
-    return text
-
-
-def print_comparison(rows: Sequence[Row], first: str, second: str) -> None:
+def print_comparison(comparison: Comparison) -> None:
     """Print paired differences to standard output."""
+    rows = comparison.rows()
     titles = ("fixture", "policy", "difference", "p (Holm)", "pairing correlation")
     lines = []
     for row in rows:
@@ -122,7 +150,9 @@ def print_comparison(rows: Sequence[Row], first: str, second: str) -> None:
         policy = row["first"] if same else f"{row['first']} - {row['second']}"
         pairing = [row.get(name) for name in ("pairing_correlation", "variance_reduction")]
         if any(row["failures"]):
-            shown = "failures: {} and {}".format(*row["failures"])
+            total = [row["num_trials"] * seeds for seeds in row["num_seeds"]]
+            sides = zip(row["failures"], total, strict=True)
+            shown = "failed: " + " and ".join(f"{k:,} of {n:,}" for k, n in sides)
         elif abs(row["difference"]["mean"]) <= row["floor"]:
             shown = f"≤ {number(row['floor'])}"
         else:
@@ -131,8 +161,10 @@ def print_comparison(rows: Sequence[Row], first: str, second: str) -> None:
         p = number(row["p_corrected"])
         lines.append([row["fixture"], policy, shown, p, *words, row["verdict"]])
     notes = [
+        f"Difference: mean of the first policy's {comparison.metric} minus the second's, trial by "
+        "trial.",
         "Variance reduction: by what factor common streams divide the variance of the difference, "
-        "against separate ones."
+        "against separate ones.",
     ]
     seeds = [row["num_seeds"] for row in rows]
     if any(max(pair) > 1 for pair in seeds):
@@ -143,7 +175,7 @@ def print_comparison(rows: Sequence[Row], first: str, second: str) -> None:
         )
     if any(min(pair) == 1 < max(pair) for pair in seeds):
         notes.append("A side of one seed is that policy alone, not its algorithm.")
-    title = f"{rows[0]['metric']}: {first} - {second}, paired, 95% intervals"
+    title = f"{comparison.metric}: {comparison.title}, paired, 95% intervals"
     _print(title, (*titles, "variance reduction", "verdict"), lines, notes)
 
 

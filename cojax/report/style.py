@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import matplotlib
+import numpy as np
+import numpy.typing as npt
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, NullLocator
+
+from cojax.io import files
 
 COLUMN, PAGE = 3.4, 7.0  # inches: one column, and both
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # Okabe and Ito
@@ -57,6 +62,14 @@ def save(drawing: Figure, stem: Path) -> None:
     drawing.savefig(stem.with_suffix(".png"), metadata=METADATA[".png"], dpi=200)
 
 
+def save_as(drawing: Figure, path: Path) -> None:
+    """Write a figure whole, as its name ends: .pdf, .png or .svg."""
+    buffer = io.BytesIO()
+    kind = path.suffix
+    drawing.savefig(buffer, format=kind[1:], metadata=METADATA[kind], dpi=200)
+    files.write_whole(path, buffer.getvalue())
+
+
 def colour(index: int) -> str:
     """The colour of the index-th series."""
     return COLOURS[index % len(COLOURS)]
@@ -86,6 +99,23 @@ def log_ticks(axis: Axis, *, narrow: bool, minor: bool = False) -> None:
     if narrow:
         axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axis.set_major_formatter("{x:g}")
+
+
+def lane(axis: Axes, values: npt.ArrayLike, top: float | None = None) -> np.ndarray:
+    """Values for a logarithmic y axis, with what is infinite in a lane of its own above the rest,
+    under ∞; a ``top`` puts the lane there, and what is greater into it.
+    """
+    x = np.asarray(values, np.float64)
+    beyond = ~np.isfinite(x) if top is None else ~(x < top)
+    if not beyond.any():
+        return x
+    place = (4.0 * x[~beyond].max() if not beyond.all() else 1.0) if top is None else top
+    axis.axhline(place / 1.8, color=GREY, linestyle="--", linewidth=0.7)
+    axis.annotate(
+        "∞", (1.0, place), xycoords=axis.get_yaxis_transform(), xytext=(3, 0),
+        textcoords="offset points", va="center", color=GREY,
+    )  # fmt: skip
+    return np.where(beyond, place, x)
 
 
 def grid(axis: Axes, along: str = "both") -> None:

@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from cojax.evaluation.aggregates import aggregate, floors, scores
-from cojax.evaluation.result import WORST, Evaluation
+from cojax.evaluation.aggregates import aggregate, floors, over_systems, scores
+from cojax.evaluation.metrics import METRIC, WORST
+from cojax.evaluation.result import Evaluation
 from cojax.evaluation.targets import average_runtime, steps_to_targets
 from cojax.types import Float, Row
 
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
     from cojax.fixtures import Fixture
 
-GAP = "relative_suboptimality"
+GAP = METRIC
+PAPERS = {"optgap": "paper_optgap", "regret": "paper_regret"}  # in tables, and as a metric
 TARGETS = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01)
 
 
@@ -116,15 +118,16 @@ def interval_of_runs(runs: Float[np.ndarray, "F S"]) -> tuple[float, float, floa
 
 
 def table_one(summary: Summary) -> pd.DataFrame:
-    """A row an algorithm: OptGap and Regret by the paper's definitions, ours beside the paper's,
-    then mean, median and IQM of the exact gap in units of V*, and the failed trials.
+    """A row an algorithm: OptGap and Regret by the paper's definitions, ours and, of the paper's
+    experiments, the paper's, then mean, median and IQM of the exact gap in units of V*, and the
+    failed trials.
 
     Intervals are 95%, over the seeds of these systems and, for the exact gap, trials. The paper's
     measures are means over completed trials; the exact gap counts a failed run as infinite.
     """
     import pandas as pd
 
-    theirs = _published(summary.name)
+    theirs = published(summary.name)
     rows = []
 
     def cells(name, interval):
@@ -134,21 +137,28 @@ def table_one(summary: Summary) -> pd.DataFrame:
 
     for algorithm in summary.learners:
         row: Row = {"experiment": summary.name, "algorithm": algorithm}
-        for name, metric in (("optgap", "paper_optgap"), ("regret", "paper_regret")):
+        for name, metric in PAPERS.items():
             row |= cells(name, interval_of_runs(summary.runs(algorithm, metric)))
-            published = theirs.get(algorithm, {})
-            row |= {f"paper_{name}_{k}": published.get(f"{name}_{k}") for k in ("mean", "lo", "hi")}
+            found = theirs.get(algorithm, {})
+            ends = ("mean", "lo", "hi") if theirs else ()
+            row |= {f"paper_{name}_{k}": found.get(f"{name}_{k}") for k in ends}
         x = summary.scores(algorithm, "relative_suboptimality")
-        for statistic in ("mean", "median", "iqm"):
+        for statistic in ("mean", "iqm"):
             mean, low, high = aggregate(x, statistic)
             row |= cells(f"gap_{statistic}", (mean, max(float(low), 0.0), high))
+        one = over_systems(x)
+        row |= cells("gap_median", [one[end] for end in ("mean", "low", "high")])
+        some = np.isfinite(summary.runs(algorithm, "paper_optgap")).any(axis=1)
+        row["systems_with_completed_trials"] = int(some.sum())  # what OptGap and Regret are over
+        row["systems"] = one["systems"]
+        row["systems_without_failures"] = one["complete"]
         row["failed_trials"] = int((~np.isfinite(x)).sum())
         row["trials"] = int(x.size)
         rows.append(row)
     return pd.DataFrame(rows)
 
 
-def _published(experiment: str) -> dict[str, dict[str, float]]:
+def published(experiment: str) -> dict[str, dict[str, float]]:
     """The paper's Table I for one experiment, by algorithm; empty where it has none."""
     import pandas as pd
 

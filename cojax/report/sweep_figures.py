@@ -18,6 +18,7 @@ from cojax.report.style import (
     PAGE,
     colour,
     figure,
+    lane,
     legend,
     log_ticks,
     save,
@@ -28,6 +29,7 @@ from cojax.types import Content, Json, Row
 if TYPE_CHECKING:
     import pandas as pd
 
+CEILING = 1e6  # gaps that are greater, or infinite, are drawn in a lane there
 PANELS = 3  # in a row
 STATES = {  # of a trial: marker, colour, label
     "complete": ("o", colour(0), "trained to the end"),
@@ -63,9 +65,10 @@ def sensitivity_of_rows(rows: list[Row]) -> Figure | None:
     fixtures = list(dict.fromkeys(row["fixture"] for row in rows))[:6]
     of_fixture = np.array([row["fixture"] for row in rows])
     gaps = np.array([[row["seeds"][k] for k in ("median", "low", "high")] for row in rows])
-    gaps = np.clip(gaps, 1e-6, 1e6)
+    gaps = np.clip(gaps, 1e-6, CEILING)
 
     def draw(axis, have, x):
+        lane(axis, gaps[have], CEILING)
         for i, fixture in enumerate(fixtures):
             mine = of_fixture[have] == fixture
             median, low, high = gaps[have][mine].T
@@ -79,10 +82,11 @@ def sensitivity_of_rows(rows: list[Row]) -> Figure | None:
 
 def sensitivity_of_trials(trials: pd.DataFrame) -> Figure | None:
     """Bound of each trial against each hyperparameter; those stopped early are crosses."""
-    bounds = np.clip(trials["bound"].to_numpy(float), 1e-6, 1e6)
+    bounds = np.clip(trials["bound"].to_numpy(float), 1e-6, CEILING)
     states = trials["state"].to_numpy()
 
     def draw(axis, have, x):
+        lane(axis, bounds[have], CEILING)
         _by_state(axis, x, bounds[have], states[have])
 
     settings = [json.loads(words) for words in trials["setting"]]
@@ -132,7 +136,8 @@ def history(trials: pd.DataFrame) -> Figure:
     """Bound of each trial in the order of proposal, and the lowest so far."""
     drawing = figure(COLUMN, 2.3)
     axis = drawing.subplots()
-    bounds = np.clip(trials["bound"].to_numpy(float), 1e-6, 1e6)
+    bounds = np.clip(trials["bound"].to_numpy(float), 1e-6, CEILING)
+    lane(axis, bounds, CEILING)
     states, numbers = trials["state"].to_numpy(), trials["number"].to_numpy()
     _by_state(axis, numbers, bounds, states)
     lowest = np.minimum.accumulate(np.where(states == "complete", bounds, np.inf))

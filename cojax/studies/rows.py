@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 from scipy import stats
 
-from cojax.evaluation.result import METRICS, summarize
+from cojax.evaluation.metrics import METRICS, summarize
 from cojax.studies.members import Group
 from cojax.types import Array, Float, Row
 

@@ -28,7 +28,7 @@
 
   // --- tables: sorting, filtering, the first rows -------------------------------------------------
   const number = (cell) => {
-    const text = cell.dataset.v.replace("inf", "Infinity");
+    const text = cell.dataset.v.replace("inf", "Infinity"); // as Python writes it
     return text === "" ? NaN : Number(text);
   };
   const setUp = (table) => {
@@ -158,7 +158,9 @@
     const button = event.target.closest?.("button.copy");
     if (!button) return;
     await copy(button.dataset.copy);
+    const label = button.textContent;
+    if (label === "Copied") return;
     button.textContent = "Copied";
-    setTimeout(() => { button.textContent = "Copy"; }, 1500);
+    setTimeout(() => { button.textContent = label; }, 1500);
   });
 })();
