@@ -14,6 +14,7 @@ from cojax.errors import InputError
 from cojax.io.described import About, described
 from cojax.types import Array, Float, PRNGKeyArray, PyTree
 
+Setting: TypeAlias = tuple[tuple[str, float], ...]
 Apply: TypeAlias = Callable[[PyTree, Float[Array, " d"], PRNGKeyArray], Float[Array, " m"]]
 
 
@@ -43,12 +44,15 @@ class Policy:
         name: how tables call it.
         axes: labels of the leading axes of ``params``, outermost first, e.g.
             ``("fixture", "hyperparameters", "seed")``; empty for one policy.
+        settings: pairs (name, value) of the hyperparameters that were varied, for each place on
+            the axis "hyperparameters", so that tables can say them; empty where nobody said.
     """
 
     params: PyTree
     apply: Apply = struct.field(pytree_node=False)
     name: str = struct.field(pytree_node=False, default="policy")
     axes: tuple[str, ...] = struct.field(pytree_node=False, default=())
+    settings: tuple[Setting, ...] = struct.field(pytree_node=False, default=())
 
     def __call__(self, obs: Float[Array, "d"], key: PRNGKeyArray) -> Float[Array, "m"]:
         """Action for one observation: a = apply(params, obs, key)."""
@@ -69,4 +73,5 @@ class Policy:
             self,
             params=jax.tree.map(lambda leaf: leaf[at], self.params),
             axes=tuple(axis for axis in self.axes if axis not in index),
+            settings=() if "hyperparameters" in index else self.settings,
         )

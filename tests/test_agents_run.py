@@ -143,6 +143,8 @@ def test_curves_are_a_frame_with_settings_by_value(whole):
         {"median": np.median(last), "low": last.min(), "high": last.max()}
     )
     assert rows[3]["hyperparameters"] == {"learning_rate": rates[1]}
+    assert [dict(setting) for setting in run.policy.settings] == run.settings()
+    assert run.policy.member(hyperparameters=1).settings == ()
     assert rows[-1]["seeds"]["median"] == np.inf  # it failed
     assert whole.settings() == [{}]
     assert "hyperparameters" not in whole.frame()

@@ -369,3 +369,16 @@ def test_shares_of_an_optimal_value_of_0_are_0_or_infinite():
 
 def constant(params, obs, key):
     return jnp.broadcast_to(params["a"], 2)
+
+
+def test_progress_is_told_of_all_trials_in_the_end(capsys):
+    systems = [cojax.load_fixture(name) for name in ("arm-n2-p0.80-s7", "point-mass")]
+    told = []
+    result = cojax.evaluate(
+        "zero", systems, 6, num_steps=4, chunk=4, progress=lambda *done: told.append(done)
+    )
+    assert result.num_trials == 6
+    assert told == [(4, 12), (6, 12), (10, 12), (12, 12)]
+    assert capsys.readouterr().err == ""
+    with pytest.raises(ValueError, match="progress: expected auto, None or a function, got 3"):
+        cojax.evaluate("zero", systems, 2, num_steps=2, progress=3)

@@ -206,7 +206,10 @@ def test_shipped_recipes_are_distributions(tmp_path, monkeypatch):
 def test_a_batch_of_fixtures_is_the_stack_of_their_params():
     fixtures = [load_fixture(f"arm-n4-p{p}-s7") for p in ("0.50", "0.60", "0.80")]
     for some in (fixtures, [f.with_changes(action_limit=None) for f in fixtures]):
-        whole, apart = stack_fixtures(some), cojax.stack([f.params for f in some])
+        whole, apart = (
+            stack_fixtures(some),
+            cojax.stack([f.make_params(dtype=np.float32) for f in some]),
+        )
         assert jax.tree.structure(whole) == jax.tree.structure(apart)
         for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(apart), strict=True):
             assert a.dtype == b.dtype

@@ -22,7 +22,10 @@ def objects():
     policy = Policy({"gain": np.ones((3, 2, 4))}, apply, "own", ("seed",))
     env, _ = cojax.make("PointMass-v0")
     study = load_study("quickstart")
-    return [params, batch, params.system, policy, env, study, cojax.evaluation.detuned_oracle(0.5)]
+    fixture = cojax.load_fixture("arm-n2-p0.80-s7")
+    reference = cojax.evaluation.detuned_oracle(0.5)
+    shown = [params, batch, params.system, policy, env, study]
+    return [*shown, reference, fixture, fixture.certificate]
 
 
 @pytest.mark.parametrize("shown", objects(), ids=lambda shown: type(shown).__name__)
@@ -35,7 +38,7 @@ def test_an_object_is_three_lines_and_a_table(shown):
 
 
 def test_what_is_shown_is_what_is_there():
-    params, batch, system, policy, env, study, _ = map(repr, objects())
+    params, batch, system, policy, env, study, *_, certificate = map(repr, objects())
     assert "EnvParams of ConverseArm\n" in params
     assert "states 4, actions 2, gamma 0.99" in params
     assert "2 side by side" in batch
@@ -45,6 +48,7 @@ def test_what_is_shown_is_what_is_there():
     assert "seed 3" in policy
     assert "\n" not in env
     assert "arm-n4-p0.50-s7, nvdex-k1-easy" in study
+    assert "checks 17 of 17 passed" in certificate
 
 
 def test_traced_objects_show_themselves():

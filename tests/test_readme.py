@@ -63,6 +63,10 @@ def test_commands(command, tmp_path, monkeypatch):
         status, stdout, stderr = run(*arguments)
     assert status == 0, stderr
     assert stdout.strip()
+    if command == "cojax run nvdex --scale smoke":
+        (folder,) = (tmp_path / "results").iterdir()
+        for name in ("table_1.csv", "table_1_gap.tex", "table_1_compact.tex", "table_1_paper.tex"):
+            assert (folder / "tables" / name).stat().st_size > 100, name
 
 
 def test_two_commands_and_the_test_command_are_as_documented():

@@ -120,11 +120,9 @@ class Algorithm:
         actor_gradients: ``(env, state, env_params, h, *, key, num) -> tree`` like ``actor``, with a
             leading axis of ``num``; see ``inspect.Agent``.
 
-    The last three are for diagnosis alone. An algorithm without them trains. With ``actor``,
-    policy_params gives a dict whose "actor" is that tree; without a critic, ``run.critic()`` raises
-    InputError, and without the others ``run.agent()`` does. What else is asked for is checked by
-    :mod:`cojax.agents.contract`: of the state a field ``failed``, () bool, of the metrics
-    ``episode_return``, ``episode_length`` and ``episodes``, sums over the episodes that ended.
+    The last three are for diagnosis alone. With ``actor``, policy_params gives a dict whose "actor"
+    is that tree; without what they need, ``run.critic()`` and ``run.agent()`` raise InputError.
+    :mod:`cojax.agents.contract` checks the rest.
     """
 
     name: str

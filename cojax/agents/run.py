@@ -273,6 +273,10 @@ def assemble(sizes: dict[str, int], chunks: Sequence[slice], runs: Sequence[Run]
     at = tuple(slice(None) if label == "hyperparameters" else 0 for label in sizes)
     if "hyperparameters" in sizes:
         h = jax.tree.map(lambda x: jnp.asarray(x)[at], labelled(h, sizes))
+    told = tuple(tuple(row.items()) for row in varied(h, tuple(sizes), tuple(sizes.values())))
+    for name in ("policy", "best"):
+        if found[name] is not None and "hyperparameters" in sizes:
+            found[name] = dataclasses.replace(found[name], settings=told)
     trained = [run for run in runs if run.steps_per_second > 0]  # not what was found finished
     steps = [run.failed.size * int(run.timesteps[-1]) for run in trained]
     seconds = sum(n / run.steps_per_second for n, run in zip(steps, trained, strict=True))

@@ -22,6 +22,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -49,6 +50,7 @@ from cojax.evaluation.rollout import (
     run_on_host,
     trial_keys,
 )
+from cojax.io.progress import watched
 from cojax.trials import relative
 from cojax.types import Array, Float, Options, PRNGKeyArray, PyTree
 
@@ -71,6 +73,7 @@ def evaluate(
     chunk: int | None = None,
     names: Sequence[str] | None = None,
     controls: bool = False,
+    progress: Callable[[int, int], None] | Literal["auto"] | None = "auto",
 ) -> Evaluation:
     """Run policies on the same (fixture, trial) streams in one program.
 
@@ -99,6 +102,8 @@ def evaluate(
         controls: also give ``suboptimality_controlled``, the gap with control variates
             (:mod:`cojax.evaluation.control_variates`): the same mean from fewer trials. Its values
             of single trials mean nothing by themselves, and may be negative.
+        progress: "auto" shows a bar on a terminal and in notebooks, and nothing else; None is
+            silent; or it is called with the trials done, over all fixtures, and their number.
 
     Returns:
         An :class:`Evaluation`. Its gaps are those of policies that hand over to π* at the horizon
@@ -120,7 +125,7 @@ def evaluate(
     separate = by_fixture(policies, [subject.name for subject in subjects])
     if separate is not None:
         options: Options = {"num_steps": num_steps, "initial_states": initial_states}
-        options |= {"target": target, "chunk": chunk, "controls": controls}
+        options |= {"target": target, "chunk": chunk, "controls": controls, "progress": None}
         alone = [
             evaluate(own, subject.params, num_trials, root, names=[subject.name], **options)
             for own, subject in zip(separate, subjects, strict=True)
@@ -131,28 +136,22 @@ def evaluate(
             hashes=tuple(subject.sha256 for subject in subjects),
         )
     players = gather(policies, len(systems))
-    key = streams.root_key(root)
-    trials: dict[str, np.ndarray] = {}
-    dtypes = set()
-    for indices in group_by_shape(systems):
-        singles = [systems[i] for i in indices]
-        with scope(singles[0]):
-            batch = stack(singles)
-            require_sound(batch.system)
-            horizons = batch.max_steps_in_episode
-            horizons = horizons if num_steps is None else jnp.full_like(horizons, num_steps)
-            starts = _initial_states(initial_states, batch)
-            meet = partial(Trials, batch, horizons=horizons, target=jnp.float32(target))
-            group = players.program(batch, indices)
-            sizes = {"num_trials": num_trials, "chunk": chunk or _chunk(batch, group[0])}
-            raw = _run_group(group, players, meet, key, starts=starts, controls=controls, **sizes)
-            if controls:
-                raw["controlled"] = control(raw, singles, starts, key)
-        dtypes.add(str(batch.system.gamma.dtype))
-        found = _trials(raw, players.oracle, len(players.members))
-        for name, values in {**found, "horizons": np.asarray(horizons)}.items():
-            every = trials.setdefault(name, np.empty((len(systems), *values.shape[1:])))
-            every[indices] = values
+    words = f"evaluate on {subjects[0].name}" + (
+        f" and {len(systems) - 1} more" if systems[1:] else ""
+    )
+    with watched(progress, words, num_trials * len(systems)) as tell:
+        trials, dtypes = _by_shape(
+            systems,
+            players,
+            streams.root_key(root),
+            num_trials=num_trials,
+            num_steps=num_steps,
+            initial_states=initial_states,
+            target=target,
+            chunk=chunk,
+            controls=controls,
+            tell=tell,
+        )
     return Evaluation(
         fixtures=tuple(subject.name for subject in subjects),
         members=players.members,
@@ -163,6 +162,59 @@ def evaluate(
         floors=tuple(subject.floor for subject in subjects),
         hashes=tuple(subject.sha256 for subject in subjects),
     )
+
+
+def _by_shape(
+    systems: Sequence[EnvParams],
+    players: PolicySet,
+    key: PRNGKeyArray,
+    *,
+    num_trials: int,
+    num_steps: int | None,
+    initial_states: npt.ArrayLike | None,
+    target: float,
+    chunk: int | None,
+    controls: bool,
+    tell: Callable[[float], object],
+) -> tuple[dict[str, np.ndarray], set[str]]:
+    """Metrics of all trials, systems of one shape after another, and what they ran in."""
+    trials: dict[str, np.ndarray] = {}
+    dtypes, done = set(), 0
+    for indices in group_by_shape(systems):
+        singles = [systems[i] for i in indices]
+        with scope(singles[0]):
+            batch = stack(singles)
+            require_sound(batch.system)
+            horizons = batch.max_steps_in_episode
+            horizons = horizons if num_steps is None else jnp.full_like(horizons, num_steps)
+            starts = _initial_states(initial_states, batch)
+            meet = partial(Trials, batch, horizons=horizons, target=jnp.float32(target))
+            group = players.program(batch, indices)
+            raw = _run_group(
+                group,
+                players,
+                meet,
+                key,
+                starts=starts,
+                num_trials=num_trials,
+                chunk=chunk or _chunk(batch, group[0]),
+                controls=controls,
+                tell=partial(_of_some, tell, done, len(indices)),
+            )
+            done += num_trials * len(indices)
+            if controls:
+                raw["controlled"] = control(raw, singles, starts, key)
+        dtypes.add(str(batch.system.gamma.dtype))
+        found = _trials(raw, players.oracle, len(players.members))
+        for name, values in {**found, "horizons": np.asarray(horizons)}.items():
+            every = trials.setdefault(name, np.empty((len(systems), *values.shape[1:])))
+            every[indices] = values
+    return trials, dtypes
+
+
+def _of_some(tell: Callable[[float], object], done: int, systems: int, trials: float) -> None:
+    """Tell how many trials are done, where so many of each of some systems are."""
+    tell(done + trials * systems)
 
 
 def _chunk(batch: EnvParams, groups: tuple[PolicyGroup, ...]) -> int:
@@ -185,6 +237,7 @@ def _run_group(
     num_trials: int,
     chunk: int,
     controls: bool,
+    tell: Callable[[float], object],
 ) -> dict[str, np.ndarray]:
     """Systems of one shape, chunk by chunk over trials; arrays (F, M, N) in float64."""
     pieces, on_host = [], []
@@ -199,6 +252,7 @@ def _run_group(
             own = Keys(own.initial[:few], own.roots[:, :few])
             hosted = run_on_host(players.hosts, meet(own, s0 if s0 is None else s0[:few]), controls)
             on_host.append(jax.tree.map(np.asarray, hosted))
+        tell(min(first + chunk, num_trials))
     raw = {name: array[..., :num_trials] for name, array in _joined(pieces).items()}
     if on_host:
         hosted = _joined(on_host)

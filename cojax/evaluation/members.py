@@ -217,7 +217,12 @@ def _members(name: str, policy: Policy, num_fixtures: int) -> list[Member]:
         )
     settings = range(sizes["hyperparameters"]) if "hyperparameters" in sizes else [None]
     seeds = range(sizes["seed"]) if "seed" in sizes else [None]
-    return [Member(name, setting, seed) for setting in settings for seed in seeds]
+    told = dict(enumerate(policy.settings))
+    return [
+        Member(name, setting, seed, told.get(-1 if setting is None else setting, ()))
+        for setting in settings
+        for seed in seeds
+    ]
 
 
 def _axis_sizes(policy: Policy) -> dict[str, int]:

@@ -97,12 +97,15 @@ def cell_of(mean: npt.ArrayLike, low: npt.ArrayLike, high: npt.ArrayLike) -> dic
 
 def flat(row: Row) -> Row:
     """A row with a number a column: the mean of ``name`` under that name, its interval as
-    ``name_low`` and ``name_high``; pairs as ``name_first`` and ``name_second``.
+    ``name_low`` and ``name_high``; pairs as ``name_first`` and ``name_second``; hyperparameters
+    by their names.
     """
     line: Row = {}
     for name, value in row.items():
         if isinstance(value, dict) and value.keys() >= {"mean", "low", "high"}:
             line |= {name: value["mean"]} | {f"{name}_{end}": value[end] for end in ("low", "high")}
+        elif name == "hyperparameters":
+            line |= value
         elif isinstance(value, tuple):
             line |= dict(zip((f"{name}_first", f"{name}_second"), value, strict=True))
         elif value is not None or not name.endswith("_completed"):

@@ -13,6 +13,7 @@ import numpy as np
 from cojax.errors import InputError
 from cojax.evaluation import provenance
 from cojax.evaluation.metrics import METRIC, flat, summarize
+from cojax.policy import Setting
 from cojax.types import Float, Json, Row, Shaped
 
 if TYPE_CHECKING:
@@ -28,11 +29,13 @@ class Member:
         policy: its name, as tables call it.
         hyperparameters: index of its setting; None where there is one alone.
         seed: index of its training seed; None where there is one alone.
+        values: pairs (name, value) of its setting, where somebody said.
     """
 
     policy: str
     hyperparameters: int | None = None
     seed: int | None = None
+    values: Setting = dataclasses.field(default=(), compare=False)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -94,6 +97,8 @@ class Evaluation:
     def rows(self, **options: float | str) -> list[Row]:
         """One row for each fixture, policy and hyperparameter setting; seeds are averaged.
 
+        Of a run's policies over settings, ``hyperparameters`` holds those that were varied.
+
         Each metric is ``{"mean", "low", "high"}`` with a 95% paired bootstrap interval over trials
         (over seeds and trials where there are several seeds). With failures the mean over all
         trials is ±inf, and ``<metric>_completed`` leaves them out. ``options`` are those of
@@ -105,6 +110,8 @@ class Evaluation:
                 row: Row = {"fixture": fixture, "policy": policy}
                 if setting is not None:
                     row["setting"] = setting
+                if values := self.members[members[0]].values:
+                    row["hyperparameters"] = dict(values)
                 cells = {name: values[f, members] for name, values in self.trials.items()}
                 row.update(summarize(cells, options))
                 row["resolution_floor"] = self.floors[f] if self.floors else None

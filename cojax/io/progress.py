@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from cojax.errors import InputError
 
 
 def names(fixtures: Sequence[Any]) -> str:
@@ -34,6 +36,22 @@ def shown(name: str) -> Iterator[Report | None]:
         return
     with stage(name, transient=True) as report:
         yield report
+
+
+@contextmanager
+def watched(progress: object, name: str, total: int) -> Iterator[Callable[[float], object]]:
+    """What work in Python tells how much of ``total`` is done: a bar for "auto", nobody for None,
+    or a function of (done, total). Raises InputError for anything else.
+    """
+    if callable(progress):
+        yield lambda done: progress(round(done), total)
+    elif progress is None:
+        yield lambda done: None
+    elif progress == "auto":
+        with shown(name) as bar:
+            yield lambda done: None if bar is None else bar(done / total)
+    else:
+        raise InputError(f"progress: expected auto, None or a function, got {progress!r}")
 
 
 @contextmanager

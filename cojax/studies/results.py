@@ -253,7 +253,7 @@ def measure(
     with stage(f"evaluate {names(systems)}") as report:
         params = {one.id: one.params for one in systems}
         trials = config.evaluation
-        result = evaluate(policies, params, trials.num_trials, trials.root)
+        result = evaluate(policies, params, trials.num_trials, trials.root, progress=None)
         report(1.0, f"{result.num_trials} paired trials")
     floors = tuple(one.floor for one in systems)
     hashes = tuple(one.fixture.sha256 for one in systems)
