@@ -148,11 +148,13 @@ def diagnosis_figure(readings: Sequence[Diagnosis], path: str | Path) -> None:
     for axis in axes.ravel():
         if any(np.isfinite(line.get_ydata()).any() for line in axis.lines):
             axis.set_yscale("log")
+            low, high = axis.get_ylim()
+            log_ticks(axis.yaxis, narrow=high <= 300 * low, minor=True)
         grid(axis)
     ends = [cell[end] for r in readings for cell in r.by_region for end in ("low", "high")]
     if min(ends) > 0.0 and max(ends) > 10.0 * min(ends):
         axes[0, 0].set_xscale("log")
-        log_ticks(axes[0, 0].xaxis, narrow=True)
+        log_ticks(axes[0, 0].xaxis, narrow=max(ends) <= 300.0 * min(ends))
     axes[-1, 0].set_xlabel("V* of the visited state")
     axes[-1, 1].set_xlabel("step of the episode")
     axes[0, 0].set_ylabel("gap of the bin, in units of V*")
