@@ -188,10 +188,10 @@ def test_a_training_is_compared_and_reported_as_a_run_is(finished, tmp_path):
     for row in rows:
         measured = pd.read_parquet(out / "trials.parquet").query("fixture == @row['fixture']")
         assert measured["optimal_value"].nunique() == 256
-        gap = trained[row["fixture"]]["suboptimality"]["mean"]
+        gap = trained[row["fixture"]]["relative_suboptimality"]["mean"]
         if gap is not None and np.isfinite(row["difference"]["mean"] or np.nan):
             still = pd.read_parquet(zero / "trials.parquet").query("fixture == @row['fixture']")
-            difference = gap - still["suboptimality"].mean()
+            difference = gap - still["relative_suboptimality"].mean()
             assert row["difference"]["mean"] == pytest.approx(difference, rel=1e-6)
     page = CliRunner().invoke(main, ["report", str(out), "--out", str(tmp_path / "page.html")])
     assert page.exit_code == 0, page.output

@@ -147,6 +147,8 @@ def test_what_it_refuses_in_one_line(arm, options, message):
     with pytest.raises(InputError, match=message) as error:
         curriculum(arm, **options)
     assert "\n" not in str(error.value)
+    with pytest.raises(InputError, match="expected cojax's EnvParams, got dict"):
+        curriculum({}, **options)  # pyright: ignore[reportArgumentType]
 
 
 def test_on_the_command_line(tmp_path):

@@ -69,9 +69,11 @@ def curriculum(
         num_stages: K, at least 2.
         start: the knob, by name, and its first value.
 
-    Raises InputError for more than one knob or none, one that the family lacks, an unusable value,
+    Raises InputError for parameters of another library, more than one knob or none, one that the family lacks, an unusable value,
     and for other numbers than these.
     """
+    if not isinstance(params, EnvParams):
+        raise InputError(f"curriculum: expected cojax's EnvParams, got {type(params).__name__}")
     if len(start) != 1:
         raise InputError(f"curriculum: expected one knob and where it starts, got {sorted(start)}")
     share = inputs.number("curriculum: until", until, 0.0, 1.0, low_open=True)
