@@ -69,8 +69,8 @@ def curriculum(
         num_stages: K, at least 2.
         start: the knob, by name, and its first value.
 
-    Raises InputError for parameters of another library, more than one knob or none, one that the family lacks, an unusable value,
-    and for other numbers than these.
+    Raises InputError for parameters of another library, for more than one knob or none, one that
+    the family lacks, an unusable value, and other numbers than these.
     """
     if not isinstance(params, EnvParams):
         raise InputError(f"curriculum: expected cojax's EnvParams, got {type(params).__name__}")
