@@ -174,7 +174,7 @@ def test_an_interrupt_is_status_130_without_a_traceback(monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("cojax.fixtures.load_fixture", interrupt)
-    result = CliRunner().invoke(main, ["validate", NAME])
+    result = CliRunner().invoke(main, ["evaluate", "--fixture", NAME])
     assert result.exit_code == 130
     assert "Aborted" not in result.output
 
