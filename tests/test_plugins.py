@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.metadata
 import importlib.util
+from pathlib import Path
 from typing import ClassVar
 
 import jax
@@ -314,3 +315,15 @@ def test_algorithms_of_ones_own_have_a_critic_and_a_gradient(kind, monkeypatch):
         )
         with pytest.raises(InputError, match=f"^run: the algorithm 'own' gives no {part}$"):
             ask(seed=1)
+
+
+def test_our_algorithms_are_named_where_nothing_is_imported():
+    agents = Path(cojax.agents.__file__).parent
+    ours = {
+        path.stem for path in agents.glob("*.py") if "\nALGORITHM = " in path.read_text("utf-8")
+    }
+    ours |= {
+        path.stem for path in agents.glob("*.py") if "\nALGORITHM: " in path.read_text("utf-8")
+    }
+    assert set(plugins.ALGORITHMS) == ours
+    assert ours <= set(cojax.agents.ALGORITHMS)
