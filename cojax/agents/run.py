@@ -15,8 +15,8 @@ from cojax.agents import inspect
 from cojax.agents.inspect import Agent, Critic
 from cojax.errors import InputError
 from cojax.io.described import About, described, number
-from cojax.policy import Policy
-from cojax.types import PyTree, Row
+from cojax.policy import Policy, Setting
+from cojax.types import Float, PyTree, Row
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -102,7 +102,7 @@ class Run:
         """The hyperparameters that differ between settings, by value, one dict for each setting;
         [{}] where there is one alone.
         """
-        return varied(self.hyperparameters, self.axes, self.failed.shape)
+        return [dict(pairs) for pairs in self.policy.settings] or [{}]
 
     def frame(self) -> pd.DataFrame:
         """Learning curves, one line for each member and interval: its axes, the hyperparameters
@@ -144,9 +144,6 @@ class Run:
             raise InputError(f"fixtures: expected {counts[0]} names, got {len(names)}")
         last, settings, rows = last.reshape(counts), self.settings(), []
         for fixture, setting in np.ndindex(*counts[:2]):
-            seeds = np.sort(last[fixture, setting])
-            middle = seeds[[(len(seeds) - 1) // 2, len(seeds) // 2]]
-            ends = {"median": middle.sum() / 2, "low": seeds[0], "high": seeds[-1]}
             rows.append(
                 {
                     "fixture": names[fixture],
@@ -154,7 +151,7 @@ class Run:
                     "setting": setting,
                     "hyperparameters": settings[setting],
                     "num_seeds": counts[2],
-                    "seeds": {name: float(x) for name, x in ends.items()},
+                    "seeds": over_seeds(last[fixture, setting]),
                 }
             )
         return rows
@@ -219,18 +216,20 @@ class Best:
         return {"value": self.value, "interval": self.interval, "params": self.params}
 
 
-def varied(h: PyTree, axes: Sequence[str], shape: Sequence[int]) -> list[Row]:
-    """What differs between settings, one dict for each; [{}] where there is one alone."""
-    if "hyperparameters" not in axes:
-        return [{}]
-    count = shape[list(axes).index("hyperparameters")]
+def over_seeds(x: Float[np.ndarray, " S"]) -> dict[str, float]:
+    """What a table holds of one number a seed."""
+    return {"median": float(np.median(x)), "low": float(x.min()), "high": float(x.max())}
+
+
+def varied(h: PyTree, count: int) -> tuple[Setting, ...]:
+    """What differs between ``count`` settings, pairs (name, value) of each."""
     found: list[Row] = [{} for _ in range(count)]
     for field in dataclasses.fields(h):
         values = getattr(h, field.name)
         if isinstance(values, jax.Array) and len(np.unique(np.asarray(values))) > 1:
             for row, value in zip(found, np.asarray(values), strict=True):
                 row[field.name] = float(f"{value:.6g}")
-    return found
+    return tuple(tuple(row.items()) for row in found)
 
 
 def numbers(curve: PyTree, shape: tuple[int, ...]) -> np.ndarray | None:
@@ -273,9 +272,9 @@ def assemble(sizes: dict[str, int], chunks: Sequence[slice], runs: Sequence[Run]
     at = tuple(slice(None) if label == "hyperparameters" else 0 for label in sizes)
     if "hyperparameters" in sizes:
         h = jax.tree.map(lambda x: jnp.asarray(x)[at], labelled(h, sizes))
-    told = tuple(tuple(row.items()) for row in varied(h, tuple(sizes), tuple(sizes.values())))
+    told = varied(h, sizes["hyperparameters"]) if "hyperparameters" in sizes else ()
     for name in ("policy", "best"):
-        if found[name] is not None and "hyperparameters" in sizes:
+        if found[name] is not None:
             found[name] = dataclasses.replace(found[name], settings=told)
     trained = [run for run in runs if run.steps_per_second > 0]  # not what was found finished
     steps = [run.failed.size * int(run.timesteps[-1]) for run in trained]

@@ -119,13 +119,13 @@ def train(
     """
     given = dict(locals())
     del given["progress"]
+    if not (callable(progress) or progress in ("auto", None)):
+        raise InputError(f"progress: expected auto, None or a function, got {progress!r}")
     job = prepare(**given)
     if job.warning is not None:
         warnings.warn(job.warning, DiscountWarning, stacklevel=2)
-    if callable(progress) or progress is None:
+    if progress is None or callable(progress):
         return job.run(progress)
-    if progress != "auto":
-        raise InputError(f"progress: expected auto, None or a function, got {progress!r}")
     with shown(job.origin) as bar:
         return job.run(None if bar is None else lambda steps, total, _: bar(steps / total))
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 from scipy import stats
 
+from cojax.agents.run import over_seeds
 from cojax.evaluation.metrics import METRICS, summarize
 from cojax.studies.members import Group
 from cojax.types import Array, Float, Row
@@ -71,22 +72,18 @@ def learner_rows(groups: Sequence[Group], members: pd.DataFrame) -> list[Row]:
             "num_seeds": len(mine),
             "timesteps": int(columns["timesteps"][0]),
             "gamma": float(columns["gamma"][0]),
-            "last": _over_seeds(columns["last_on_curve"]),
-            "best": _over_seeds(columns["best_on_curve"]),
+            "last": over_seeds(columns["last_on_curve"]),
+            "best": over_seeds(columns["best_on_curve"]),
             "failed": int(columns["failed"].sum()),
         }
         if "trial_gaps" in columns:
             trials = np.stack(list(columns["trial_gaps"])).astype(np.float64)
             cells = {"relative_suboptimality": trials, "failed": np.isinf(trials)}
             row |= summarize(cells, {})
-            row["seeds"] = _over_seeds(columns["relative_suboptimality"])
+            row["seeds"] = over_seeds(columns["relative_suboptimality"])
             row["bound"] = log_gap_upper_bound(trials, CONFIDENCE)
         rows.append(row)
     return rows
-
-
-def _over_seeds(x: np.ndarray) -> dict[str, float]:
-    return {"median": float(np.median(x)), "low": float(x.min()), "high": float(x.max())}
 
 
 def flat_rows(rows: Sequence[Row]) -> pd.DataFrame:
