@@ -155,6 +155,8 @@ def diagnosis_figure(readings: Sequence[Diagnosis], path: str | Path) -> None:
     if min(ends) > 0.0 and max(ends) > 10.0 * min(ends):
         axes[0, 0].set_xscale("log")
         log_ticks(axes[0, 0].xaxis, narrow=max(ends) <= 300.0 * min(ends))
+    else:
+        axes[0, 0].locator_params(axis="x", nbins=5)
     axes[-1, 0].set_xlabel("V* of the visited state")
     axes[-1, 1].set_xlabel("step of the episode")
     axes[0, 0].set_ylabel("gap of the bin, in units of V*")
