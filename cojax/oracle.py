@@ -41,7 +41,7 @@ def value(system: System, s: Float[Array, "d"]) -> Float[Array, ""]:
 def q_value(system: System, s: Float[Array, "d"], a: Float[Array, "m"]) -> Float[Array, ""]:
     """Q*(s, a) = c(s, a) + γ E V*(f(s) + G(s) a + w) of a ``system``."""
     z = systems.mean_next_state(system, s, a)
-    return system.stage_cost(s, a) + system.gamma * system.expected_value(s, z)
+    return system.stage_cost(s, a) + system.gamma * system.expected_value(s, z, a)
 
 
 @jax.jit
@@ -51,7 +51,8 @@ def advantage(system: System, s: Float[Array, "d"], a: Float[Array, "m"]) -> Flo
     Computed without the cancellation of that difference: in the QG case
     A* = |a - a*|²_R + γ p² |g (a - a*)|²_P, exactly 0 at a = a*.
     """
-    return system.excess_cost(s, a - system.optimum(s).action)
+    optimum = system.optimum(s)
+    return system.excess_cost(s, a - optimum.action, optimum)
 
 
 @jax.jit

@@ -74,7 +74,11 @@ class Geometry(Family):
             P, gamma, p = inputs.positive_definite("P", P, len(P)), rest["gamma"], rest["p"]
             rest["R"], share = geometry.tune(P, R, gamma=gamma, p=p, target=target)
         rest["Q"] = share * P if rest["Q"] is None else rest["Q"]
-        return build(geometry, **rest)
+        return geometry.assemble(**rest)
+
+    def assemble(self, **options: Option) -> QuadraticGaussian:
+        """The system of this geometry from matrices and numbers, all stated: :func:`build`."""
+        return build(self, **options)
 
 
 def _about(system: QuadraticGaussian) -> About:
@@ -223,11 +227,11 @@ class QuadraticGaussian(System):
         """V*(s) = sᵀP s + b."""
         return quadratic_form(self.P, s) + self.offset
 
-    def expected_value(self, s, z):
+    def expected_value(self, s, z, a=None):
         """zᵀP̂ z + κ + b, where κ = b (1-γ)/γ: E V*(z + w), or what a class has in its place."""
         return quadratic_form(self.lookahead, z) + self.offset / self.gamma
 
-    def excess_cost(self, s, delta):
+    def excess_cost(self, s, delta, optimum=None):
         """A* = |δ|²_R̂ + γ p² |g δ|²_P̂ = δᵀB(s) δ."""
         ahead = self.gamma * quadratic_form(self.lookahead, self.actuate(s, delta))
         return quadratic_form(self.effort, delta) + ahead
@@ -258,7 +262,7 @@ class QuadraticGaussian(System):
         pushed = jnp.sum(limit[:, None] * g, axis=0)
         return jnp.maximum(drift + pushed + self.noise.bound(), start)
 
-    def sample_noise(self, s, key):
+    def sample_noise(self, s, key, a=None):
         """One draw of w by a ``key``, shape (d,)."""
         return self.noise.sample(key, s)
 
@@ -382,7 +386,7 @@ def rebuild(system: QuadraticGaussian, **changes: Option) -> QuadraticGaussian:
         geometry = geometry.replace(**new_knobs)  # pyright: ignore[reportAttributeAccessIssue]
     geometry = jax.tree.map(lambda x: np.asarray(x, np.float64), geometry)
     rest = {k: v for k, v in changes.items() if k not in knobs}
-    built = build(geometry, **{**leaf, **settings, **rest})  # pyright: ignore[reportArgumentType]
+    built = geometry.assemble(**{**leaf, **settings, **rest})
     if type(system.noise) in GAUSSIAN:
         return built
     if "Sigma" in changes:

@@ -61,12 +61,18 @@ class System(abc.ABC):
         """V*(s), offset included."""
 
     @abc.abstractmethod
-    def expected_value(self, s: Float[Array, "d"], z: Float[Array, "d"]) -> Float[Array, ""]:
-        """E V*(z + w) for the disturbance w at state s."""
+    def expected_value(
+        self, s: Float[Array, "d"], z: Float[Array, "d"], a: Float[Array, "m"] | None = None
+    ) -> Float[Array, ""]:
+        """E V*(z + w) for the disturbance w at state s; ``a`` is wanted where w depends on it."""
 
     @abc.abstractmethod
-    def excess_cost(self, s: Float[Array, "d"], delta: Float[Array, "m"]) -> Float[Array, ""]:
-        """A*(s, a*(s) + δ) = Q*(s, a*(s) + δ) - V*(s) >= 0, exactly 0 at δ = 0."""
+    def excess_cost(
+        self, s: Float[Array, "d"], delta: Float[Array, "m"], optimum: Optimum | None = None
+    ) -> Float[Array, ""]:
+        """A*(s, a*(s) + δ) = Q*(s, a*(s) + δ) - V*(s) >= 0 for a feasible action, exactly 0 at
+        δ = 0. ``optimum`` is ``self.optimum(s)``, computed where it is wanted and not given.
+        """
 
     @abc.abstractmethod
     def state_bound(self, radius: Float[Array, ""]) -> Float[Array, "d"]:
@@ -82,8 +88,19 @@ class System(abc.ABC):
         return 4.0 * jnp.maximum(self.state_bound(radius), start)
 
     @abc.abstractmethod
-    def sample_noise(self, s: Float[Array, "d"], key: PRNGKeyArray) -> Float[Array, "d"]:
-        """One draw of w at state s."""
+    def sample_noise(
+        self, s: Float[Array, "d"], key: PRNGKeyArray, a: Float[Array, "m"] | None = None
+    ) -> Float[Array, "d"]:
+        """One draw of w at state s; ``a`` is wanted where w depends on it."""
+
+    @property
+    def constrained(self) -> bool:
+        """Whether there are actions that are not feasible; decided by the structure alone."""
+        return False
+
+    def feasible(self, a: Float[Array, "m"]) -> Float[Array, "m"]:
+        """The feasible action nearest to a; of actions without bounds, a itself."""
+        return a
 
 
 def mean_next_state(
@@ -104,4 +121,4 @@ def step(
     system: System, s: Float[Array, "d"], a: Float[Array, "m"], key: PRNGKeyArray
 ) -> Float[Array, "d"]:
     """s' = f(s) + G(s) a + w, one transition."""
-    return mean_next_state(system, s, a) + system.sample_noise(s, key)
+    return mean_next_state(system, s, a) + system.sample_noise(s, key, a)

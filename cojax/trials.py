@@ -17,7 +17,7 @@ from jax import lax
 
 from cojax import streams
 from cojax.envs import EnvParams
-from cojax.system import Optimum, next_mean
+from cojax.system import Optimum, System, next_mean
 from cojax.types import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 Total = TypeVar("Total")
@@ -45,6 +45,10 @@ class Step(NamedTuple):
     acts: Bool[Array, ""]
     following: Float[Array, "d"]
     alive: Bool[Array, ""]
+
+    def advantage(self, system: System) -> Float[Array, ""]:
+        """A*(s, a) of its action."""
+        return system.excess_cost(self.s, self.action - self.optimum.action, self.optimum)
 
 
 def initial_state(params: EnvParams, stream: PRNGKeyArray) -> Float[Array, "d"]:
@@ -109,7 +113,7 @@ def trial_step(
         a = params.clip(a)
         acts = alive & jnp.isfinite(a).all()
         a = jnp.where(acts, a, 0.0)
-        noise = system.sample_noise(s, jax.random.fold_in(noise_root, k))
+        noise = system.sample_noise(s, jax.random.fold_in(noise_root, k), a)
         following = next_mean(system, s, a, optimum) + noise
         inside = system.value(following) - system.offset <= params.divergence_radius**2
         alive = acts & inside

@@ -187,10 +187,10 @@ class Wrong(QuadraticGaussian):
         found = super().optimum(s)
         return type(found)(*(x * (1.0 + self.errors[k]) for k, x in found._asdict().items()))
 
-    def excess_cost(self, s, delta):
+    def excess_cost(self, s, delta, optimum=None):
         return super().excess_cost(s, delta) * (1.0 + self.errors["advantage"])
 
-    def expected_value(self, s, z):
+    def expected_value(self, s, z, a=None):
         return super().expected_value(s, z) + self.errors["moments"]
 
 

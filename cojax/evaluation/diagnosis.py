@@ -242,8 +242,8 @@ def _observer(
         del alive
         row = {
             "value": system.value(step.s),
-            "advantage": system.excess_cost(step.s, step.action - step.optimum.action),
-            "needed": system.excess_cost(step.s, step.optimum.action),
+            "advantage": step.advantage(system),
+            "needed": system.excess_cost(step.s, -step.optimum.action, step.optimum),
             "weight": jnp.where(step.acts, discount(system.gamma, step.k), 0.0),
         }
         if critic is not None and kind == "V":
@@ -295,8 +295,7 @@ def _trial_gradients(static, policy_params, actor, params, *, keys):
         theta = {**policy_params, "actor": actor}
 
         def observe(total, step):
-            advantage = system.excess_cost(step.s, step.action - step.optimum.action)
-            return total, discount(system.gamma, step.k) * advantage
+            return total, discount(system.gamma, step.k) * step.advantage(system)
 
         def act(optimum, s, key):
             return apply(theta, s, key)

@@ -40,7 +40,7 @@ class TrialGaps:
 
         def observe(total, step):
             discount, gap = total
-            longer = gap + discount * system.excess_cost(step.s, step.action - step.optimum.action)
+            longer = gap + discount * step.advantage(system)
             longer = jnp.where(step.alive, longer, jnp.inf)  # also where the value is no number
             gap = jnp.where(step.k < params.max_steps_in_episode, longer, gap)
             return (discount * system.gamma, gap), None

@@ -198,11 +198,11 @@ def _advance(
     saturated = jnp.mean((jnp.abs(a) >= SATURATED * limit).astype(s.dtype), axis=-1)
     a = params.clip(a)
 
-    advantage = _lanes(system.excess_cost)(s, a - optimum.action)
+    advantage = _lanes(system.excess_cost)(s, a - optimum.action, optimum)
     cost = _lanes(system.stage_cost)(s, a)
     cost_of_optimum = _lanes(system.stage_cost)(s, optimum.action)
 
-    noise = jax.vmap(jax.vmap(system.sample_noise), in_axes=(0, None))(s, noise_keys)
+    noise = jax.vmap(jax.vmap(system.sample_noise), in_axes=(0, None, 0))(s, noise_keys, a)
     mean = _lanes(partial(next_mean, system))(s, a, optimum)
     following = mean + noise
     excess = _lanes(system.value)(following) - system.offset
