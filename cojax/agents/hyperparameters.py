@@ -85,8 +85,7 @@ class OnPolicyHyperparameters(Hyperparameters):
 
     Attributes:
         learning_rate: Adam's step, at the start.
-        critic_learning_rate: the critic's own, which no divergence target moves; its gradient is
-            not clipped then. None for the same.
+        critic_learning_rate: the critic's own, which no divergence target moves; None for the same.
         gae_lambda: trace decay of the advantages.
         ent_coef: weight of the entropy bonus.
         vf_coef: weight of the value loss.

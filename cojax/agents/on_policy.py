@@ -22,15 +22,7 @@ from cojax.agents.inspect import value_function
 from cojax.agents.learner import Rollout
 from cojax.agents.networks import activation, forward, scale_head
 from cojax.agents.normalization import PopArt
-from cojax.agents.optimization import (
-    clip_part,
-    descend,
-    global_norm,
-    of_each,
-    optimizer,
-    pack,
-    permutation,
-)
+from cojax.agents.optimization import descend, global_norm, of_each, optimizer, pack, permutation
 from cojax.agents.own_networks import actor_network, critic_network, rescalable
 from cojax.agents.policies import ActorPolicy, actor_policy, policy_params
 from cojax.errors import InputError
@@ -184,18 +176,15 @@ def optimize(
     With a Kullback-Leibler target the rate follows the policy's movement instead of a schedule of
     its own: it is divided by 1.2 after a minibatch that sees more than twice the target and
     multiplied by 1.2 below half of it (Schulman et al. 2017, §4); the target is annealed. A critic
-    with a rate of its own follows the schedule, and then its gradient is not clipped: what
-    ``max_grad_norm`` bounds is that of the policy, which errors of values would shrink otherwise.
+    with a rate of its own follows the schedule.
     """
     adaptive = h.target_kl is not None
     annealed = state.clock.anneal(jnp.ones(()), h.final_lr_fraction)
-    apart = h.critic_learning_rate is not None
-    opt = optimizer(None if apart else h.max_grad_norm, h.adam_eps)
+    opt = optimizer(h.max_grad_norm, h.adam_eps)
     packed, unpack = pack(state.params)
-    own, policy = {}, None
-    if apart:
+    own = {}
+    if h.critic_learning_rate is not None:
         own["critic"] = state.clock.anneal(h.critic_learning_rate, h.final_lr_fraction)
-        policy = of_each(state.params, {"critic": jnp.zeros(())}, jnp.ones(()))
 
     def minibatch_step(carry, minibatch):
         params, opt_state, factor = carry
@@ -210,10 +199,8 @@ def optimize(
             factor = jnp.clip(factor, 1e-3, 10.0)
         rate = h.learning_rate * (annealed if kl is None else factor)
         each = of_each(state.params, own, rate) if own else rate
-        metrics = metrics | {"grad_norm": global_norm(grads), "learning_rate": rate}
-        if apart:
-            grads = clip_part(grads, policy, h.max_grad_norm)
         params, opt_state = descend(opt, params, grads, opt_state, rate=each)
+        metrics = metrics | {"grad_norm": global_norm(grads), "learning_rate": rate}
         return (params, opt_state, factor), metrics
 
     def epoch(carry, words):

@@ -16,15 +16,15 @@ PACKED = 50_000  # entries, from which parameters stay a tree
 
 
 def optimizer(
-    max_grad_norm: Number | None, eps: Number, beta1: Number = 0.9
+    max_grad_norm: Number, eps: Number, beta1: Number = 0.9
 ) -> optax.GradientTransformation:
-    """Gradient clipped by its global norm, where one is given, then Adam's direction; the rate is
-    applied outside.
+    """Gradient clipped by its global norm, then Adam's direction; the rate is applied outside.
 
     ``beta1`` is the decay of Adam's mean of gradients. Where a gradient is 0 the direction is, too.
     """
-    clip = optax.identity() if max_grad_norm is None else optax.clip_by_global_norm(max_grad_norm)
-    return optax.chain(clip, optax.scale_by_adam(b1=beta1, eps=eps))
+    return optax.chain(
+        optax.clip_by_global_norm(max_grad_norm), optax.scale_by_adam(b1=beta1, eps=eps)
+    )
 
 
 def pack(params: PyTree) -> tuple[PyTree, Callable[[PyTree], PyTree]]:
@@ -64,13 +64,6 @@ def of_each(params: dict[str, PyTree], rates: dict[str, Scalar], other: Scalar) 
         return jax.tree.map(lambda x: jnp.broadcast_to(rate, x.shape), params[name])
 
     return pack({name: spread(name) for name in params})[0]
-
-
-def clip_part(grads: PyTree, part: PyTree, max_norm: Number) -> PyTree:
-    """Clip the entries of ``grads`` that ``part``, zeros and ones like it, marks: by their norm."""
-    norm = global_norm(jax.tree.map(lambda g, x: g * x, grads, part))
-    scale = jnp.minimum(1.0, max_norm / jnp.maximum(norm, 1e-12))
-    return jax.tree.map(lambda g, x: jnp.where(x > 0.0, g * scale, g), grads, part)
 
 
 def global_norm(tree: PyTree) -> Scalar:

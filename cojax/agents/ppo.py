@@ -29,7 +29,6 @@ class PPO(OnPolicyHyperparameters):
     clip_eps: Number = traced(0.2, 0.0, INF)
     learning_rate: Number = traced(1.4e-3, 0.0)
     critic_learning_rate: Number | None = traced(3e-3, 0.0, optional=True)
-    max_grad_norm: Number = traced(0.25, 0.0, INF)
     gae_lambda: Number = traced(0.925, 0.0, 1.0)
     actor_ema_rate: Number = traced(0.1, 0.0, 1.0)
     obs_clip: Number = traced(5.0, 0.0, INF)
