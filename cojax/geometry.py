@@ -21,6 +21,7 @@ from cojax.types import Array, Float, Json, Option, Options
 Knob: TypeAlias = Float[Array, "*batch"] | float
 
 BASE = ("P", "Q", "R", "gamma", "p")
+SWITCHES = ("law", "state_noise", "action_noise", "limit")
 USUAL: Options = {
     "P": 1.0,
     "Q": None,
@@ -88,7 +89,7 @@ class Family(abc.ABC):
 
     @abc.abstractmethod
     def noise_order(self) -> tuple[int, ...]:
-        """All rows, those that carry noise first: see :class:`cojax.noise.DiagonalGaussian`."""
+        """All rows, those that carry noise first: see :class:`cojax.noise.DiagonalNoise`."""
 
     @abc.abstractmethod
     def initial_law(self, dtype: DTypeLike | None = None) -> InitialLaw:
@@ -154,7 +155,7 @@ class Family(abc.ABC):
         if "options" not in own:
             return tuple(own)
         target = () if cls.target is None else (cls.target,)
-        rest = ("Sigma", "parameterization", "dtype")
+        rest = ("Sigma", *SWITCHES, "parameterization", "dtype")
         return (*cls.fields(), *cls.settings, *target, *BASE, *rest)
 
     def tune(

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from cojax import streams
-from cojax.noise import LARGEST_NORMAL
+from cojax.noise_laws import LARGEST_NORMAL
 from cojax.types import Array, Float, PRNGKeyArray
 
 

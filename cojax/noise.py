@@ -20,11 +20,8 @@ from jax import lax
 from numpy.typing import DTypeLike
 
 from cojax import linalg, streams
+from cojax.noise_laws import NORMAL, Law
 from cojax.types import Array, Float, PRNGKeyArray
-
-LARGEST_NORMAL = (
-    5.5  # of jax.random.normal in float32, which inverts a distribution: √2 erf⁻¹(1-2⁻²⁴)
-)
 
 
 class Noise(abc.ABC):
@@ -55,8 +52,8 @@ class Noise(abc.ABC):
 
 
 @struct.dataclass
-class DiagonalGaussian(Noise):
-    """w_i = σ_i ξ_i on the rows that have noise, ξ ~ N(0, I); exactly zero elsewhere.
+class DiagonalNoise(Noise):
+    """w_i = σ_i ξ_i on the rows that have noise, ξ white of a law; exactly zero elsewhere.
 
     ``rows`` is a prefix of an order that the family fixes, so that a system with fewer noisy rows
     meets the same numbers when it is stacked with one that has more.
@@ -65,11 +62,12 @@ class DiagonalGaussian(Noise):
     sigma: Float[Array, "*batch r"]  # standard deviations of the rows listed
     rows: tuple[int, ...] = struct.field(pytree_node=False)
     dim: int = struct.field(pytree_node=False)
+    law: Law = NORMAL
 
     @streams.pinned()
     def sample(self, key, s):
         """Draw w."""
-        xi = jax.random.normal(key, self.sigma.shape, jnp.float32).astype(self.sigma.dtype)
+        xi = self.law.draw(key, self.sigma.shape).astype(self.sigma.dtype)
         return scatter(self.sigma * xi, self.rows, self.dim)
 
     def covariance(self):
@@ -79,24 +77,30 @@ class DiagonalGaussian(Noise):
     def kind(self, order):
         """Those on prefixes of ``order``; else those on the same rows."""
         prefix = self.rows == tuple(order[: len(self.rows)])
-        return type(self), self.dim, None if prefix else self.rows
+        return type(self), type(self.law), self.dim, None if prefix else self.rows
 
     def aligned(self, others):
         """Rows of zero deviation after its own, up to the longest."""
-        longest = max(others, key=lambda m: len(m.rows))
-        return dataclasses.replace(longest, sigma=linalg.padded(self.sigma, len(longest.rows)))
+        rows = max((m.rows for m in others), key=len)
+        return dataclasses.replace(self, sigma=linalg.padded(self.sigma, len(rows)), rows=rows)
+
+    def bound(self):
+        """Six standard deviations, or what the law draws at most."""
+        largest = jnp.maximum(6.0, self.law.bound()).astype(self.sigma.dtype)
+        return scatter(largest * self.sigma, self.rows, self.dim)
 
 
 @struct.dataclass
-class Gaussian(Noise):
-    """w = L ξ with L Lᵀ = Σ, ξ ~ N(0, I_r): any Σ ⪰ 0, of rank r."""
+class CorrelatedNoise(Noise):
+    """w = L ξ with L Lᵀ = Σ, ξ white of a law, shape (r,): any Σ ⪰ 0, of rank r."""
 
     L: Float[Array, "*batch d r"]
+    law: Law = NORMAL
 
     @streams.pinned()
     def sample(self, key, s):
         """Draw w."""
-        xi = jax.random.normal(key, self.L.shape[-1:], jnp.float32).astype(self.L.dtype)
+        xi = self.law.draw(key, self.L.shape[-1:]).astype(self.L.dtype)
         return jnp.matmul(xi, self.L.T, precision=linalg.HIGHEST)
 
     def covariance(self):
@@ -105,7 +109,7 @@ class Gaussian(Noise):
 
     def kind(self, order):
         """All of one dimension, whatever their rank."""
-        return type(self), self.L.shape[0]
+        return type(self), type(self.law), self.L.shape[0]
 
     def aligned(self, others):
         """Columns of zeros up to the highest rank."""
@@ -113,20 +117,21 @@ class Gaussian(Noise):
 
     def bound(self):
         """|w_i| <= Σ_j |L_ij| max|ξ|, shape (d,)."""
-        return LARGEST_NORMAL * jnp.sum(jnp.abs(self.L), axis=-1)
+        largest = jnp.asarray(self.law.bound(), self.L.dtype)
+        return largest * jnp.sum(jnp.abs(self.L), axis=-1)
 
 
-GAUSSIAN = (DiagonalGaussian, Gaussian)
+WHITE = (DiagonalNoise, CorrelatedNoise)
 
 
 def covariance(noise: Noise) -> Float[np.ndarray, "*batch d d"] | None:
-    """Σ of Gaussian ``noise`` on the host, float64; None for another law."""
-    if isinstance(noise, DiagonalGaussian):
+    """Σ of white ``noise`` on the host, float64; None for noise of another kind."""
+    if isinstance(noise, DiagonalNoise):
         sigma = np.asarray(noise.sigma, np.float64)
         diagonal = np.zeros((*sigma.shape[:-1], noise.dim))
         diagonal[..., list(noise.rows)] = sigma**2
         return diagonal[..., None] * np.eye(noise.dim)
-    if isinstance(noise, Gaussian):
+    if isinstance(noise, CorrelatedNoise):
         L = np.asarray(noise.L, np.float64)
         return L @ np.swapaxes(L, -1, -2)
     return None
@@ -145,19 +150,24 @@ def scatter(x: Float[Array, "r"], rows: tuple[int, ...], dim: int) -> Float[Arra
     return jnp.concatenate([x, jnp.zeros((1,), x.dtype)])[source]
 
 
-def gaussian(Sigma: np.ndarray, order: tuple[int, ...], dtype: DTypeLike) -> Noise:
-    """The Gaussian noise of covariance Sigma, (d, d) or (d,), in its cheapest exact form.
+def white(
+    Sigma: np.ndarray, order: tuple[int, ...], dtype: DTypeLike, law: Law = NORMAL
+) -> DiagonalNoise | CorrelatedNoise:
+    """The white noise of a law and covariance Sigma, (d, d) or (d,), in its cheapest exact form.
 
     ``order`` lists all rows; a diagonal Sigma uses the shortest prefix that holds its nonzeros.
     """
+    law = jax.tree.map(lambda x: linalg.to_device(x, dtype), law)
     if Sigma.ndim == 1:
         noisy = [i for i, row in enumerate(order) if Sigma[row] > 0.0]
         rows = order[: noisy[-1] + 1] if noisy else ()
-        return DiagonalGaussian(
+        return DiagonalNoise(
             sigma=linalg.to_device(np.sqrt(Sigma[list(rows)]), dtype),
             rows=tuple(rows),
             dim=len(order),
+            law=law,
         )
     eigenvalues, V = np.linalg.eigh(Sigma)
     keep = eigenvalues > Sigma.shape[0] * np.finfo(np.float64).eps * max(eigenvalues[-1], 0.0)
-    return Gaussian(L=linalg.to_device(V[:, keep] * np.sqrt(eigenvalues[keep]), dtype))
+    L = linalg.to_device(V[:, keep] * np.sqrt(eigenvalues[keep]), dtype)
+    return CorrelatedNoise(L=L, law=law)

@@ -16,7 +16,7 @@ from cojax import inputs, oracle, streams
 from cojax.envs import CommonStreams, ConverseEnv, EnvParams, EnvState
 from cojax.families import BUILT_IN, FAMILIES
 from cojax.initial import Fixed, InitialLaw, Listed, Normal
-from cojax.noise import Gaussian, Noise
+from cojax.noise import CorrelatedNoise, Noise
 from cojax.registration import env_ids
 
 ENV = ConverseEnv()
@@ -643,7 +643,7 @@ def test_draws_stay_within_the_bounds_of_their_laws():
     largest = float(jnp.sqrt(2.0) * jax.lax.erf_inv(jnp.float32(1.0 - 2.0**-24)))
     assert largest < 5.5
     L = jnp.array([[1.0, -2.0], [0.5, 0.0]])
-    for law in (Gaussian(L), arm().system.noise):
+    for law in (CorrelatedNoise(L), arm().system.noise):
         draws = jax.jit(jax.vmap(law.sample, (0, None)))(keys, jnp.zeros(2))
         assert (jnp.abs(draws) <= law.bound()).all()
     families = ("ConverseArm", "NVDEx", "PointMass", "DoubleIntegrator")

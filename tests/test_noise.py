@@ -13,7 +13,7 @@ SINGULAR = np.array([[0.4, 0.2, 0.0], [0.2, 0.1, 0.0], [0.0, 0.0, 0.3]])  # rank
 
 @pytest.mark.parametrize("Sigma", [np.array([0.0, 0.5, 0.2]), SINGULAR, np.zeros(3)])
 def test_covariance_stated_and_drawn(Sigma):
-    model = noise.gaussian(Sigma, (1, 2, 0), np.dtype("float32"))
+    model = noise.white(Sigma, (1, 2, 0), np.dtype("float32"))
     full = Sigma if Sigma.ndim == 2 else np.diag(Sigma)
     stated = np.asarray(model.covariance())
     np.testing.assert_allclose(stated if stated.ndim == 2 else np.diag(stated), full, atol=1e-7)
@@ -25,7 +25,7 @@ def test_covariance_stated_and_drawn(Sigma):
 
 
 def test_rows_without_noise_stay_exactly_zero():
-    model = noise.gaussian(np.array([0.0, 0.5, 0.0, 0.2]), (1, 3, 0, 2), np.dtype("float32"))
+    model = noise.white(np.array([0.0, 0.5, 0.0, 0.2]), (1, 3, 0, 2), np.dtype("float32"))
     w = model.sample(jax.random.key(0), jnp.zeros(4))
     assert w[0] == 0.0
     assert w[2] == 0.0
@@ -33,7 +33,7 @@ def test_rows_without_noise_stay_exactly_zero():
 
 
 def test_rank_of_a_singular_covariance():
-    model = noise.gaussian(SINGULAR, (0, 1, 2), np.dtype("float32"))
+    model = noise.white(SINGULAR, (0, 1, 2), np.dtype("float32"))
     assert model.L.shape == (3, 2)
 
 
@@ -41,7 +41,7 @@ def test_float64_meets_the_disturbances_of_float32():
     draws = []
     for dtype in ("float32", "float64"):
         with scope(dtype):
-            model = noise.gaussian(np.array([0.5, 0.2]), (0, 1), np.dtype(dtype))
+            model = noise.white(np.array([0.5, 0.2]), (0, 1), np.dtype(dtype))
             draws.append(np.asarray(model.sample(jax.random.key(3), jnp.zeros(2))))
     np.testing.assert_allclose(draws[0], draws[1], rtol=2e-7)
 

@@ -114,14 +114,19 @@ class EnvParams(environment.EnvParams):
         return self.system.gamma
 
     def clip(self, action: Float[Array, "*batch m"]) -> Float[Array, "*batch m"]:
-        """The action that the system receives, (..., m): the nearest in the box where there is one.
+        """The action that the system receives, (..., m): the nearest in the box where there is one,
+        the nearest feasible one of a system whose own limit V* knows.
 
         What is not finite stays as it is, so that it ends in a failure with a box and without.
         """
         if not self.clip_actions:
             return action
-        limit = jnp.broadcast_to(self.action_limit, action.shape)
-        inside = jnp.clip(action, -limit, limit)
+        if self.system.constrained:
+            inside = jnp.vectorize(self.system.feasible, signature="(m)->(m)")(action)
+            inside = jnp.where(jnp.isfinite(action).all(axis=-1, keepdims=True), inside, action)
+        else:
+            limit = jnp.broadcast_to(self.action_limit, action.shape)
+            inside = jnp.clip(action, -limit, limit)
         return jnp.where(jnp.isfinite(action), inside, action)
 
 
