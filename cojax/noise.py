@@ -25,7 +25,13 @@ from cojax.types import Array, Float, PRNGKeyArray
 
 
 class Noise(abc.ABC):
-    """A zero-mean disturbance w, independent over time."""
+    """A zero-mean disturbance w, independent over time.
+
+    Attributes:
+        law: of the white noise that noise on actions is made of.
+    """
+
+    law: Law = NORMAL
 
     @abc.abstractmethod
     def sample(self, key: PRNGKeyArray, s: Float[Array, "d"]) -> Float[Array, "d"]:

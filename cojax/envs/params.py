@@ -350,7 +350,8 @@ def scales(system: System, law: InitialLaw) -> tuple[jax.Array, jax.Array]:
 
     def follow(x, key):
         optimum = jax.vmap(system.optimum)(x)
-        noise = jax.vmap(system.sample_noise)(x, jax.random.split(key, x.shape[0]))
+        keys = jax.random.split(key, x.shape[0])
+        noise = jax.vmap(system.sample_noise)(x, keys, optimum.action)
         return optimum.next_mean + noise, jnp.abs(optimum.action).max()
 
     _, largest = jax.lax.scan(follow, s[:16], keys[1024:])
