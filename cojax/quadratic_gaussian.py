@@ -30,7 +30,7 @@ import numpy as np
 from flax import struct
 
 from cojax import errors, inputs, linalg, streams
-from cojax.action_limits import ActionLimit, linear_excess
+from cojax.action_limits import ActionLimit, Ball, linear_excess
 from cojax.geometry import Family
 from cojax.inverse_sqrt import InverseSqrt
 from cojax.io.described import About, described, number
@@ -142,6 +142,29 @@ class QuadraticGaussian(System):
         """The nearest feasible action, in |·|_R̂."""
         return a if self.limit is None else self.limit.feasible(a, self.effort)
 
+    def feasible_box(self):
+        """That of the limit."""
+        if self.limit is None:
+            return None
+        return self.limit.box(np.asarray(self.R_inverse, np.float64))
+
+    def downhill(self, mean, rms):
+        """Entry by entry; with a ball R̂⁻¹ times the mean, over one size."""
+        if not isinstance(self.limit, Ball):
+            return mean / rms
+        size = jnp.sqrt(jnp.mean(matvec(self.R_inverse, rms) ** 2))
+        return matvec(self.R_inverse, mean) / size
+
+    def noise_price(self, s, a):
+        """κ γ η sᵀQ̂ s + aᵀ(R̂ - R)a."""
+        price = jnp.zeros((), s.dtype)
+        if self.state_noise is not None:
+            known = self.offset * (1.0 - self.gamma) * self.state_noise
+            price = price + known * quadratic_form(self.charge, s)
+        if self.action_noise is not None:
+            price = price + quadratic_form(self.effort, a) - quadratic_form(self.R, a)
+        return price
+
     @property
     def lookahead(self) -> Symmetric:
         """P̂."""
@@ -221,15 +244,11 @@ class QuadraticGaussian(System):
         given.
         """
         known = quadratic_form(self.lookahead, z) + self.offset / self.gamma
-        if self.state_noise is not None:
-            price = self.offset * (1.0 - self.gamma) / self.gamma
-            known = known + price * self.state_noise * quadratic_form(self.charge, s)
-        if self.action_noise is not None:
-            if a is None:
-                raise errors.InputError("expected_value: expected the action, which adds to w")
-            more = quadratic_form(self.effort, a) - quadratic_form(self.R, a)
-            known = known + more / self.gamma
-        return known
+        if self.state_noise is None and self.action_noise is None:
+            return known
+        if a is None and self.action_noise is not None:
+            raise errors.InputError("expected_value: expected the action, which adds to w")
+        return known + self.noise_price(s, z if a is None else a) / self.gamma
 
     def excess_cost(self, s, delta, optimum=None):
         """A* = |δ|²_R̂ + γ p² |g δ|²_P̂ = δᵀB(s) δ; with a limit, for a feasible action,

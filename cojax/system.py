@@ -13,6 +13,7 @@ import abc
 from typing import NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 
 from cojax.types import Array, Float, PRNGKeyArray
 
@@ -101,6 +102,22 @@ class System(abc.ABC):
     def feasible(self, a: Float[Array, "m"]) -> Float[Array, "m"]:
         """The feasible action nearest to a; of actions without bounds, a itself."""
         return a
+
+    def feasible_box(self) -> Float[np.ndarray, "m"] | None:
+        """The limit of the smallest box around the feasible actions, on the host; or None."""
+        return None
+
+    def downhill(self, mean: Float[Array, "m"], rms: Float[Array, "m"]) -> Float[Array, "m"]:
+        """Adam's direction from mean and root mean square of gradients, in a metric in which
+        ``feasible`` is a projection: entry by entry, where that says nothing else.
+        """
+        return mean / rms
+
+    def noise_price(self, s: Float[Array, "d"], a: Float[Array, "m"]) -> Float[Array, ""]:
+        """γ (E V*(z + w) - V*(z)) - (1-γ) b, z = f(s) + G(s) a: what the noise costs here beyond
+        what it costs at the origin; 0 where neither s nor a enters.
+        """
+        return jnp.zeros((), s.dtype)
 
 
 def mean_next_state(

@@ -6,6 +6,7 @@ from __future__ import annotations
 # pyright: reportIncompatibleVariableOverride=false, reportGeneralTypeIssues=false
 import contextlib
 import dataclasses
+import inspect
 from collections.abc import Iterable
 from typing import Literal
 
@@ -147,7 +148,8 @@ def env_params(
         max_steps_in_episode: the horizon T, in [1, 2³¹ - 1].
         action_limit: the box [-limit, limit], a number or one for each action; None for no bound
             (the action space is then a box of four times the largest optimal action met on the
-            first steps under π* from draws of the initial law, and not enforced).
+            first steps under π* from draws of the initial law, and not enforced). A system that
+            knows its limit has the box around that, and no other.
         terminal_value: "none" (the paper's time limit) or "optimal": see
             :class:`cojax.envs.ConverseEnv`.
         divergence_radius: of the guard, in the norm sqrt(V*(s) - b); by default 10⁴ times the
@@ -164,6 +166,8 @@ def env_params(
         )
     errors.one_of("terminal_value", terminal_value, TERMINAL_VALUES)
     require_sound(system)
+    if (own := system.feasible_box()) is not None:
+        action_limit = _own_limit(own, action_limit)
     radius, limit = divergence_radius, action_limit
     if limit is not None:
         limit = inputs.vector("action_limit", limit, system.action_dim)
@@ -186,6 +190,18 @@ def env_params(
         terminal_value=terminal_value,  # pyright: ignore[reportArgumentType]
     )
     return with_observation_limit(params)
+
+
+def _own_limit(own: np.ndarray, given: ArrayLike | None) -> np.ndarray:
+    """The box of a system that knows its limit, where nothing else is given."""
+    usual = inspect.signature(env_params).parameters["action_limit"].default
+    stated = given if given is None or given is usual else np.asarray(given, np.float64)
+    if stated is not usual and (stated is None or not np.allclose(stated, own, rtol=SAME, atol=0)):
+        raise InputError(
+            f"action_limit: expected the {np.round(own, 6).tolist()} that V* of this system knows, "
+            f"got {given}; build the system with another limit"
+        )
+    return own
 
 
 def require_sound(system: System) -> None:
