@@ -54,5 +54,7 @@ def _of_family(family: str, options: Options) -> EnvParams:
     law = rest.pop("initial_state", None)
     if law is None:
         law = system.geometry.initial_law(system.gamma.dtype)
-    usual = {"max_steps_in_episode": kind.horizon, "action_limit": kind.action_limit}
+    usual: Options = {"max_steps_in_episode": kind.horizon}
+    if not system.constrained:
+        usual["action_limit"] = kind.action_limit
     return env_params(system, law, **usual | rest)

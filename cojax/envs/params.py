@@ -6,7 +6,6 @@ from __future__ import annotations
 # pyright: reportIncompatibleVariableOverride=false, reportGeneralTypeIssues=false
 import contextlib
 import dataclasses
-import inspect
 from collections.abc import Iterable
 from typing import Literal
 
@@ -30,6 +29,7 @@ from cojax.types import Array, Float, Int, Options
 TERMINAL_VALUES = ("none", "optimal")
 MAX_HORIZON = 2**31 - 1  # what a counter of steps holds
 RADIUS = 1e4  # of the guard, in root mean squares of the initial law
+USUAL_LIMIT = 2.0  # the paper's
 BOX = 4.0  # of a system without a bound, in largest optimal actions
 LIMITING = ("system", "initial_state", "action_limit", "divergence_radius")  # of observations
 SAME = 1e-5  # relative: how far two computations of one float32 figure are apart
@@ -136,7 +136,7 @@ def env_params(
     initial_state: InitialLaw,
     *,
     max_steps_in_episode: int = 512,
-    action_limit: ArrayLike | None = 2.0,
+    action_limit: ArrayLike | None = USUAL_LIMIT,
     terminal_value: str = "none",
     divergence_radius: float | None = None,
 ) -> EnvParams:
@@ -194,9 +194,10 @@ def env_params(
 
 def _own_limit(own: np.ndarray, given: ArrayLike | None) -> np.ndarray:
     """The box of a system that knows its limit, where nothing else is given."""
-    usual = inspect.signature(env_params).parameters["action_limit"].default
-    stated = given if given is None or given is usual else np.asarray(given, np.float64)
-    if stated is not usual and (stated is None or not np.allclose(stated, own, rtol=SAME, atol=0)):
+    if isinstance(given, float) and given == USUAL_LIMIT:
+        return own
+    stated = np.full(own.shape, np.nan) if given is None else np.asarray(given, np.float64)
+    if stated.shape not in ((), own.shape) or not np.allclose(stated, own, rtol=SAME, atol=0.0):
         raise InputError(
             f"action_limit: expected the {np.round(own, 6).tolist()} that V* of this system knows, "
             f"got {given}; build the system with another limit"
