@@ -18,7 +18,7 @@ import jax
 import numpy as np
 from agents_toy import Toy, ToyParams
 
-from cojax.agents import algorithm, loop, memory_budget, train
+from cojax.agents import loop, memory_budget, settings, train
 from cojax.agents.layout import Layout
 from cojax.agents.population import Population
 from cojax.agents.training import lookup
@@ -57,7 +57,7 @@ def in_a_row(batching, rows):
     """Four members laid out over devices; the estimate, bytes."""
     layout = Layout.over(jax.devices(), int(batching))
     spec = lookup("ddpg")
-    h = algorithm.stack_hyperparameters(
+    h = settings.stack_hyperparameters(
         spec.hyperparameters, [{**SETTINGS, "buffer_size": rows}] * 4, {}
     )
     params = jax.tree.map(lambda x: np.stack([x] * 4), algorithm.strong(ToyParams()))

@@ -4,7 +4,8 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from cojax.agents.algorithm import Algorithm, Clock, discount, reset_all, static, traced
+from cojax.agents.algorithm import Algorithm, Clock, discount, reset_all
+from cojax.agents.settings import static, traced
 
 
 class Reinforce(struct.PyTreeNode):

@@ -14,7 +14,7 @@ from own_learner import ALGORITHM, State
 
 import cojax
 from cojax.agents import ALGORITHMS, contract, load_policy, register, save_policy
-from cojax.agents.algorithm import static, traced
+from cojax.agents.settings import static, traced
 from cojax.errors import InputError
 
 SHORT = {"num_envs": 4, "num_steps": 8}

@@ -9,10 +9,11 @@ import pytest
 from agents_toy import GAIN, PLAIN, RHO, Toy, ToyParams
 
 from cojax.agents import crossq, off_policy, train
-from cojax.agents.algorithm import hyperparameters, strong
+from cojax.agents.algorithm import strong
 from cojax.agents.batch_norm import STATISTICS
 from cojax.agents.off_policy_method import Minibatch
 from cojax.agents.replay import Sample
+from cojax.agents.settings import hyperparameters
 
 ENV, B = Toy(), 32
 SMALL = {

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 import cojax
-from cojax.agents import RenamedWarning, algorithm, ppo, td3, training, tuned
-from cojax.agents.algorithm import hyperparameters
+from cojax.agents import RenamedWarning, ppo, settings, td3, training, tuned
+from cojax.agents.settings import hyperparameters
 from cojax.errors import InputError
 from cojax.studies import study as study_of
 
 
 def test_a_hyperparameter_of_the_wrong_kind_is_named():
-    build = algorithm.hyperparameters
+    build = settings.hyperparameters
     with pytest.raises(ValueError, match=r"unknown hyperparameter 'learning_rat'.*'learning_rate'"):
         build(ppo.PPO, {"learning_rat": 1e-3})
     with pytest.raises(ValueError, match=r"PPO.gamma: expected a number in \[0, 1\], got 1.5"):
@@ -35,9 +35,9 @@ def test_a_hyperparameter_of_the_wrong_kind_is_named():
     with pytest.raises(ValueError, match=r"PPO.learning_rate: expected one number"):
         build(ppo.PPO, {"learning_rate": "fast"})
     with pytest.raises(ValueError, match="cannot vary in one run"):
-        algorithm.stack_hyperparameters(ppo.PPO, [{"num_envs": 2}, {"num_envs": 4}], {})
+        settings.stack_hyperparameters(ppo.PPO, [{"num_envs": 2}, {"num_envs": 4}], {})
     with pytest.raises(ValueError, match="in every setting or in none"):
-        algorithm.stack_hyperparameters(ppo.PPO, [{"gamma": 0.9}, {}], {})
+        settings.stack_hyperparameters(ppo.PPO, [{"gamma": 0.9}, {}], {})
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "td3"])
@@ -100,7 +100,7 @@ def test_files_with_the_last_versions_names_say_what_they_said():
         with pytest.warns(RenamedWarning):
             ours = read(old)
         words = json.dumps(old)
-        for name, new in algorithm.RENAMED.items():
+        for name, new in settings.RENAMED.items():
             words = words.replace(name, new)
         assert ours == read(json.loads(words))
         return ours

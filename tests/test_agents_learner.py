@@ -9,14 +9,8 @@ import pytest
 from agents_toy import PLAIN, Toy, ToyParams
 
 from cojax.agents import ddpg, off_policy, on_policy, ppo, returns
-from cojax.agents.algorithm import (
-    Episodes,
-    hyperparameters,
-    reset_all,
-    shorten_episodes,
-    stagger_episodes,
-    strong,
-)
+from cojax.agents.algorithm import Episodes, reset_all, shorten_episodes, stagger_episodes, strong
+from cojax.agents.settings import hyperparameters
 from cojax.errors import InputError
 
 

@@ -12,7 +12,7 @@ import pytest
 from agents_toy import Toy, ToyParams
 from flax import struct
 
-from cojax.agents import a2c, algorithm, ppo
+from cojax.agents import a2c, ppo, settings
 from cojax.agents.algorithm import Clock, strong
 from cojax.agents.layout import Layout
 from cojax.agents.loop import Members, Plan
@@ -49,7 +49,7 @@ def test_sums_of_metrics_see_what_is_added_after_a_million_updates():
 
 def test_some_members_begin_anew_and_all_by_new_parameters():
     """The others go on from where they are."""
-    h = algorithm.stack_hyperparameters(a2c.A2C, [{"num_envs": 2, "num_steps": 4}] * 3, {})
+    h = settings.stack_hyperparameters(a2c.A2C, [{"num_envs": 2, "num_steps": 4}] * 3, {})
     systems = [
         jax.tree.map(lambda *x: jnp.stack(x), *[strong(ToyParams(target=t)) for t in targets])
         for targets in ((0.0, 0.1, 0.2), (0.3, 0.4, 0.5))

@@ -12,11 +12,12 @@ import pytest
 from agents_toy import Toy, ToyParams, relative, value
 
 from cojax.agents import crossq, ddpg, off_policy, optimization, population, replay, sac, td3, train
-from cojax.agents.algorithm import hyperparameters, strong
+from cojax.agents.algorithm import strong
 from cojax.agents.learner import Rollout
 from cojax.agents.normalization import Moments
 from cojax.agents.off_policy_method import Minibatch
 from cojax.agents.replay import Sample
+from cojax.agents.settings import hyperparameters
 
 ENV = Toy()
 MODULES = {

@@ -16,7 +16,7 @@ from test_plugins import Entry
 import cojax
 from cojax import agents, plugins
 from cojax.agents import ddpg, networks, off_policy, on_policy, own_networks, ppo, sac, shac
-from cojax.agents.algorithm import hyperparameters
+from cojax.agents.settings import hyperparameters
 from cojax.errors import InputError
 from cojax.studies import study
 from cojax.types import Array

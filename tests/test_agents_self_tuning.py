@@ -12,9 +12,10 @@ from agents_toy import Toy, ToyParams
 
 import cojax
 from cojax.agents import on_policy, ppo, self_tuning
-from cojax.agents.algorithm import hyperparameters, strong
+from cojax.agents.algorithm import strong
 from cojax.agents.distributions import ActionBox, log_tanh_slope, tanh_gaussian_log_prob
 from cojax.agents.self_tuning import EpisodeLimit
+from cojax.agents.settings import hyperparameters
 
 
 @pytest.mark.parametrize(

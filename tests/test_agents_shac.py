@@ -10,9 +10,10 @@ from agents_toy import Toy
 
 import cojax
 from cojax.agents import shac, train
-from cojax.agents.algorithm import hyperparameters, strong
+from cojax.agents.algorithm import strong
 from cojax.agents.networks import scale_head
 from cojax.agents.normalization import PopArt
+from cojax.agents.settings import hyperparameters
 from cojax.agents.state_slopes import bounded, inexact, moved
 from cojax.errors import InputError
 from cojax.evaluation.learning_curve import RelativeGap

@@ -15,7 +15,8 @@ from click.testing import CliRunner
 
 from cojax.agents import load_policy, on_policy, ppo, save_policy, train
 from cojax.agents import population as population_module
-from cojax.agents.algorithm import hyperparameters, strong
+from cojax.agents.algorithm import strong
+from cojax.agents.settings import hyperparameters
 from cojax.cli import main
 from cojax.errors import InputError
 

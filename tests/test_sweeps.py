@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 import cojax
 from cojax.agents import load_policy
-from cojax.agents.algorithm import stack_hyperparameters
+from cojax.agents.settings import stack_hyperparameters
 from cojax.agents.training import lookup
 from cojax.cli import main
 from cojax.errors import InputError

@@ -7,10 +7,10 @@ Installed packages add algorithms by the entry point ``cojax.algorithms``, and n
 
 from cojax import plugins
 from cojax.agents import contract
-from cojax.agents.algorithm import RenamedWarning
 from cojax.agents.checkpoint import load_policy, save_policy
 from cojax.agents.own_networks import NETWORKS, problem
 from cojax.agents.run import Run
+from cojax.agents.settings import RenamedWarning
 from cojax.agents.training import ALGORITHMS, DiscountWarning, Job, prepare, register, train
 
 __all__ = [

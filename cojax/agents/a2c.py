@@ -5,11 +5,12 @@ from __future__ import annotations
 import jax.numpy as jnp
 
 from cojax.agents import on_policy
-from cojax.agents.algorithm import Metrics, Scalar, static, traced
+from cojax.agents.algorithm import Metrics, Scalar
 from cojax.agents.distributions import gaussian_entropy, gaussian_log_prob
 from cojax.agents.hyperparameters import Number, OnPolicyHyperparameters
 from cojax.agents.networks import forward
 from cojax.agents.on_policy import Batch, Networks, standardize
+from cojax.agents.settings import static, traced
 from cojax.types import PyTree
 
 

@@ -14,7 +14,8 @@ import jax
 import jax.numpy as jnp
 from gymnax.environments.classic_control.pendulum import Pendulum
 
-from cojax.agents.algorithm import Algorithm, Clock, hyperparameters, learning
+from cojax.agents.algorithm import Algorithm, Clock, learning
+from cojax.agents.settings import hyperparameters
 from cojax.errors import one_line
 from cojax.types import PyTree
 

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 
 from cojax.agents import off_policy
-from cojax.agents.algorithm import Scalar, static, traced
+from cojax.agents.algorithm import Scalar
 from cojax.agents.hyperparameters import Number, OffPolicyHyperparameters
 from cojax.agents.off_policy_method import (
     Learner,
@@ -31,6 +31,7 @@ from cojax.agents.off_policy_method import (
     one_step_return,
     weighted_error,
 )
+from cojax.agents.settings import static, traced
 from cojax.agents.td3 import act, actor_loss, explore
 from cojax.types import Array, Float, PyTree
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from cojax.agents import off_policy
-from cojax.agents.algorithm import traced
 from cojax.agents.hyperparameters import Number, OffPolicyHyperparameters
 from cojax.agents.off_policy_method import (
     Learner,
@@ -12,6 +11,7 @@ from cojax.agents.off_policy_method import (
     OffPolicyMethod,
     one_step_return,
 )
+from cojax.agents.settings import traced
 from cojax.agents.td3 import act, actor_loss, explore
 from cojax.types import Array, Float
 

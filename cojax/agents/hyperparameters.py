@@ -8,8 +8,8 @@ from typing import TypeAlias
 from flax import linen as nn
 from flax import struct
 
-from cojax.agents.algorithm import INF, static, traced
 from cojax.agents.own_networks import network
+from cojax.agents.settings import INF, static, traced
 from cojax.types import Array, Float
 
 Number: TypeAlias = float | Float[Array, "*H"]  # or one with a leading axis, for several settings

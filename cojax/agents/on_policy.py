@@ -291,6 +291,7 @@ def make(name: str, hyperparameters: type, loss: Loss) -> Algorithm:
         policy_apply=policy_apply,
         steps_per_update=lambda h: h.num_envs * h.num_steps,
         check=check,
+        budget=1_000_000,
         actor=lambda state: state.params["actor"],
         critic=value_function,
         actor_gradients=partial(actor_gradients, loss=loss),

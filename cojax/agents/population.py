@@ -14,9 +14,10 @@ import numpy as np
 
 from cojax import streams
 from cojax.agents import algorithm as algorithms
-from cojax.agents.algorithm import Algorithm, Clock, Environment, Settings
+from cojax.agents.algorithm import Algorithm, Clock, Environment
 from cojax.agents.curriculum import problem_of, stage_of
 from cojax.agents.layout import Axes, Layout
+from cojax.agents.settings import Settings, one_or_several
 from cojax.errors import InputError
 from cojax.policy import Policy
 from cojax.types import Array, Int, PRNGKeyArray, PyTree
@@ -139,7 +140,7 @@ def grid(
         raise InputError(f"num_seeds: expected at least 1 or None, got {num_seeds}")
     env_params = algorithms.strong(params)
     overrides = {} if num_envs is None else {"num_envs": num_envs}
-    h, settings = algorithms.one_or_several(spec.hyperparameters, hyperparameters, overrides)
+    h, settings = one_or_several(spec.hyperparameters, hyperparameters, overrides)
     fixtures = jnp.shape(env_params.max_steps_in_episode)
     sizes = {"fixture": fixtures[0]} if fixtures else {}
     sizes |= {} if settings is None else {"hyperparameters": settings}

@@ -6,11 +6,12 @@ import jax
 import jax.numpy as jnp
 
 from cojax.agents import on_policy
-from cojax.agents.algorithm import INF, Metrics, Scalar, static, traced
+from cojax.agents.algorithm import Metrics, Scalar
 from cojax.agents.distributions import gaussian_entropy, gaussian_log_prob
 from cojax.agents.hyperparameters import Number, OnPolicyHyperparameters
 from cojax.agents.networks import forward
 from cojax.agents.on_policy import Batch, Networks, standardize
+from cojax.agents.settings import INF, static, traced
 from cojax.types import PyTree
 
 

@@ -19,7 +19,7 @@ from flax import linen as nn
 
 from cojax import streams
 from cojax.agents import algorithm, learner, returns
-from cojax.agents.algorithm import Algorithm, Environment, Metrics, normalize, static, traced
+from cojax.agents.algorithm import Algorithm, Environment, Metrics, normalize
 from cojax.agents.distributions import ActionBox
 from cojax.agents.hyperparameters import Hyperparameters, Number
 from cojax.agents.inspect import value_function
@@ -36,6 +36,7 @@ from cojax.agents.optimization import (
     polyak,
 )
 from cojax.agents.policies import policy_params
+from cojax.agents.settings import INF, static, traced
 from cojax.agents.state_slopes import bounded, inexact, moved, replaced
 from cojax.linalg import lift
 from cojax.types import Array, Float, PRNGKeyArray, PyTree
@@ -63,7 +64,7 @@ class SHAC(Hyperparameters):
     exploration_noise: Number = traced(0.1, 0.0)
     popart_rate: Number = traced(0.05, 0.0, 1.0)
     slope_coef: Number = traced(1.0, 0.0)
-    max_grad_norm: Number = traced(0.3, 0.0, algorithm.INF)
+    max_grad_norm: Number = traced(0.3, 0.0, INF)
     final_lr_fraction: Number = traced(0.02, 0.0)
     actor_ema_rate: Number = traced(0.1, 0.0, 1.0)
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from cojax.agents import off_policy
-from cojax.agents.algorithm import INF, Metrics, Scalar, static, traced
+from cojax.agents.algorithm import Metrics, Scalar
 from cojax.agents.hyperparameters import Number, OffPolicyHyperparameters
 from cojax.agents.off_policy_method import (
     Learner,
@@ -15,6 +15,7 @@ from cojax.agents.off_policy_method import (
     OffPolicyMethod,
     one_step_return,
 )
+from cojax.agents.settings import INF, static, traced
 from cojax.agents.value_output import state_weight
 from cojax.types import Array, Float, PRNGKeyArray, PyTree
 

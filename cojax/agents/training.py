@@ -23,16 +23,18 @@ from cojax.agents import (
     memory_budget,
     ppo,
     sac,
+    settings,
     shac,
     td3,
     tuned,
 )
 from cojax.agents import algorithm as algorithms
-from cojax.agents.algorithm import Algorithm, Environment, Settings
+from cojax.agents.algorithm import Algorithm, Environment
 from cojax.agents.curriculum import problem_of
 from cojax.agents.loop import Plan, Progress
 from cojax.agents.population import Evaluate, Population, grid
 from cojax.agents.run import Run, assemble, labelled
+from cojax.agents.settings import Settings, one_or_several
 from cojax.agents.tuned import Profile
 from cojax.errors import InputError, nearest
 from cojax.io.progress import shown
@@ -59,7 +61,7 @@ def train(
     hyperparameters: Settings = None,
     profile: Profile | None = None,
     num_seeds: int | None = 4,
-    total_timesteps: int = 300_000,
+    total_timesteps: int | None = None,
     num_envs: int | None = None,
     progress: Progress | Literal["auto"] | None = "auto",
     evaluate: Evaluate | None = None,
@@ -87,7 +89,8 @@ def train(
         profile: "tuned" or "published" hyperparameters for the system's family in place of the
             defaults, where there are any; an instance is complete and takes none.
         num_seeds: length of the seed axis; None for a single run without one.
-        total_timesteps: environment steps of each member, rounded up to whole updates.
+        total_timesteps: environment steps of each member, rounded up to whole updates; None for
+            the algorithm's own: a million of PPO and A2C, 300,000 of the others.
         num_envs: shorthand for the hyperparameter of that name.
         progress: "auto" shows a bar on a terminal and in notebooks, and nothing else; None is
             silent; or it is called on the host after each interval as
@@ -211,7 +214,7 @@ def prepare(
     hyperparameters: Settings = None,
     profile: Profile | None = None,
     num_seeds: int | None = 4,
-    total_timesteps: int = 300_000,
+    total_timesteps: int | None = None,
     num_envs: int | None = None,
     evaluate: Evaluate | None = None,
     eval_every: int | None = None,
@@ -229,7 +232,7 @@ def prepare(
         hyperparameters: None, a mapping, an instance, or a sequence of those.
         profile: "tuned", "published" or None.
         num_seeds: length of the seed axis, or None.
-        total_timesteps: environment steps of each member.
+        total_timesteps: environment steps of each member, or None.
         num_envs: shorthand for the hyperparameter of that name.
         evaluate: run for every member after each interval.
         eval_every: environment steps of an interval.
@@ -239,6 +242,8 @@ def prepare(
 
     Raises InputError as ``train`` does.
     """
+    if total_timesteps is None:
+        total_timesteps = lookup(algorithm).budget
     if total_timesteps < 1:
         raise InputError(f"total_timesteps: expected at least 1, got {total_timesteps}")
     if memory_limit is not None and not memory_limit > 0:
@@ -327,16 +332,16 @@ def discounts(p: Population) -> tuple[Float[np.ndarray, " M"], str | None]:
 def check(algorithm: str, hyperparameters: Settings = None) -> None:
     """Raise ValueError, one line, for what ``train`` would refuse of these two, before any work."""
     spec = lookup(algorithm)
-    spec.check(algorithms.one_or_several(spec.hyperparameters, hyperparameters, {})[0])
+    spec.check(one_or_several(spec.hyperparameters, hyperparameters, {})[0])
 
 
 def current_names(algorithm: str, hyperparameters: Mapping[str, object]) -> Content:
-    """Hyperparameters by the names they have now, see ``algorithm.current_names``; of an algorithm
+    """Hyperparameters by the names they have now, see ``settings.current_names``; of an algorithm
     that is not known they stay as they are.
     """
     if algorithm not in ALGORITHMS:
         return dict(hyperparameters)
-    return algorithms.current_names(ALGORITHMS[algorithm].hyperparameters, hyperparameters)
+    return settings.current_names(ALGORITHMS[algorithm].hyperparameters, hyperparameters)
 
 
 def lookup(name: str) -> Algorithm:

@@ -51,7 +51,11 @@ def _names(last: str) -> str:
     help="A shipped fixture or a fixture file; may be repeated.",
 )
 @click.option("--seeds", type=int, help="Learners on each fixture [default: 4].")
-@click.option("--timesteps", type=int, help="Environment steps of each [default: 300000].")
+@click.option(
+    "--timesteps",
+    type=int,
+    help="Environment steps of each [default: 1000000 of ppo and a2c, 300000 of the others].",
+)
 @click.option("--seed", type=int, help="Root of all random numbers [default: 0].")
 @click.option("--points", type=int, help="Moments at which the gap is measured [default: 20].")
 @click.option(
@@ -170,7 +174,7 @@ def _training(what: str, options: Content, config: str | None, settings: Sequenc
     """The training that the arguments describe."""
     from pathlib import Path
 
-    from cojax.agents.training import current_names
+    from cojax.agents.training import current_names, lookup
     from cojax.io import yaml
     from cojax.studies import load_study, study
 
@@ -186,6 +190,7 @@ def _training(what: str, options: Content, config: str | None, settings: Sequenc
     given = yaml.load(config) if config else {}
     given |= dict(assignment(word) for word in settings)
     algorithm = content["algorithms"][0]
+    content.setdefault("total_timesteps", lookup(algorithm["name"]).budget)
     given = current_names(algorithm["name"], given)
     algorithm["hyperparameters"] = {**algorithm.get("hyperparameters", {}), **given}
     families = algorithm.get("families", {})

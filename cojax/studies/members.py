@@ -17,6 +17,7 @@ from cojax.agents.curriculum import curriculum
 from cojax.agents.layout import Layout
 from cojax.agents.loop import Plan
 from cojax.agents.population import Population
+from cojax.agents.settings import host_hyperparameters, stack_hyperparameters
 from cojax.agents.training import current_names, discounts, lookup
 from cojax.envs import CommonStreams, ConverseEnv, stack
 from cojax.evaluation.evaluator import group_by_shape
@@ -110,7 +111,7 @@ class Group:
     @cached_property
     def h(self) -> PyTree:
         """Hyperparameters of all settings, leaves (num_settings, ...)."""
-        return algorithms.stack_hyperparameters(self.spec.hyperparameters, self.hyperparameters, {})
+        return stack_hyperparameters(self.spec.hyperparameters, self.hyperparameters, {})
 
     @property
     def horizon(self) -> int:
@@ -164,7 +165,7 @@ def check(config: Study, systems: Sequence[StartedFixture]) -> None:
         spec = lookup(algorithm.name)
         for family in sorted(met | set(algorithm.families)):
             base = config.base(algorithm, family)
-            spec.check(algorithms.host_hyperparameters(spec.hyperparameters, base, {}))
+            spec.check(host_hyperparameters(spec.hyperparameters, base, {}))
 
 
 def blocks(systems: Sequence[StartedFixture]) -> list[list[StartedFixture]]:
@@ -207,7 +208,7 @@ def group(
         for number, setting in settings:
             setting = current_names(name, setting)  # of results of the last version
             merged = {**base, **setting}
-            h = algorithms.host_hyperparameters(spec.hyperparameters, merged, {})
+            h = host_hyperparameters(spec.hyperparameters, merged, {})
             spec.check(h)
             by_static.setdefault(jax.tree.structure(h), []).append((number, setting, merged))
         for together in by_static.values():

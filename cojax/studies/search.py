@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, TypeAlias
 import jax
 import numpy as np
 
-from cojax.agents import algorithm as algorithms
 from cojax.agents import checkpoint
 from cojax.agents.algorithm import learning
 from cojax.agents.layout import Layout
 from cojax.agents.loop import Members, Plan
 from cojax.agents.population import Population
+from cojax.agents.settings import host_hyperparameters
 from cojax.agents.training import lookup
 from cojax.errors import InputError
 from cojax.io import files, json_text
@@ -77,7 +77,7 @@ def _check(config: Study, branch: Branch, systems: Sequence[StartedFixture]) -> 
         )
     spec = lookup(branch.algorithm.name)
     base = config.base(branch.algorithm, families.pop())
-    spec.check(algorithms.host_hyperparameters(spec.hyperparameters, {**base, **branch.fixed}, {}))
+    spec.check(host_hyperparameters(spec.hyperparameters, {**base, **branch.fixed}, {}))
 
 
 def winners(config: Study, trials: pd.DataFrame) -> tuple[Study, Chosen]:

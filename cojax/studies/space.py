@@ -19,7 +19,8 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from scipy.stats import qmc
 
-from cojax.agents.algorithm import Algorithm, checked
+from cojax.agents.algorithm import Algorithm
+from cojax.agents.settings import checked
 from cojax.errors import InputError, nearest
 from cojax.types import Content, Json
 
