@@ -54,7 +54,9 @@ class Geometry(Family):
         return geometry.assemble(**rest)
 
     def assemble(self, **options: Option) -> QuadraticGaussian:
-        """The system of this geometry from matrices and numbers, all stated: :func:`build`."""
+        """The system of this geometry; ``options`` are the matrices and numbers of
+        :func:`cojax.quadratic.build`, all stated.
+        """
         return build(self, **options)
 
 

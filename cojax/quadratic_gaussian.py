@@ -8,9 +8,9 @@
 One vector y gives the drift, the optimal action and the optimal next mean: no factorisation,
 solve or eigendecomposition is left in a step.
 
-Other classes of problems are the same with other matrices, each given to :func:`build`: a
-look-ahead P̂ for P in the expectation, effective costs Q̂ and R̂ for Q and R, and another price of
-noise κ for tr(P Σ). With energy E = P - Q̂,
+Other classes of problems are the same with other matrices, which :func:`cojax.quadratic.build`
+takes: a look-ahead P̂ for P in the expectation, effective costs Q̂ and R̂ for Q and R, and another
+price of noise κ for tr(P Σ). With energy E = P - Q̂,
 
     M = (P̂⁻¹ + γ p² g R̂⁻¹ gᵀ)/γ     |u|² = sᵀE s     a* = -p R̂⁻¹ gᵀ y     z* = P̂⁻¹ y/γ
     V*(s) = min_a sᵀQ̂ s + aᵀR̂ a + γ zᵀP̂ z + b      A* = |δ|²_R̂ + γ p² |g δ|²_P̂     b = γ/(1-γ) κ
@@ -66,10 +66,10 @@ def _about(system: QuadraticGaussian) -> About:
 @inputs.guarded
 @struct.dataclass
 class QuadraticGaussian(System):
-    """A QG system. Build it with :func:`build` or a family's ``build``; change it by
-    :func:`rebuild`, since most leaves are derived from others: replacing one, by whatever
-    function, raises InputError, ``inverse_sqrt`` excepted, from which nothing is derived. The
-    constructor and edits of the pytree (``jax.tree_util``) take leaves as they are; those that
+    """A QG system. Build it with :func:`cojax.quadratic.build` or a family's ``build``; change
+    it by :func:`cojax.rebuild`, since most leaves are derived from others: replacing one, by
+    whatever function, raises InputError, ``inverse_sqrt`` excepted, from which nothing is derived.
+    The constructor and edits of the pytree (``jax.tree_util``) take leaves as they are; those that
     contradict each other are refused by ``env_params`` and ``evaluate`` (:mod:`cojax.consistency`).
 
     Symmetric matrices are (d, d), or (d,) where they are diagonal. Methods are of one state s

@@ -42,7 +42,11 @@ BAD = [
     ("{scale: P, by: 0.03}", "{scale: R, by: 0.03}", "matrices.Q: expected {scale: P, by: x}"),
     ("{scale: P, by: 0.03}", "1.0", "matrices.Q: expected Q ⪯ P"),
     ("{diag: [0.0, 1.0e-06", "{diag: [0.0, -1.0e-06", "expected a positive semidefinite matrix"),
-    ("model: gaussian", "model: student", "noise.model: expected 'gaussian', got 'student'"),
+    (
+        "model: gaussian",
+        "model: student",
+        "noise.model: expected 'gaussian', 'student-t', 'laplace'",
+    ),
     ("law: uniform", "law: uniforn", "initial_state.law: expected one of uniform"),
     ("low: [-2.8,", "low: [4.8,", "initial_state.high[0]: expected a number in [4.8, inf]"),
     ("low: [-2.8, ", "low: [", "initial_state.low: expected 4 numbers"),
