@@ -1,0 +1,111 @@
+"""Every certified class of problems: its certificate, what a step costs, what learners reach.
+
+    python benchmarks/classes.py [--fixtures F ...] [--batch 2048] [--repeats 7] [--train]
+
+One row a fixture: the Bellman residual in float64, the Monte Carlo figure of the noise in standard
+errors, how far gradient descent on actions went below V* and how near it came, the rate of a step
+against that of the paper's system of the same matrices in the same run (median of neighbouring
+turns, with quartiles), and the median relative gap of doing nothing and of the LQR of the
+linearisation. ``--train`` adds one seed of PPO (300,000 steps) and DDPG (100,000), relative gaps
+of 64 trials on streams of root 7, from their defaults.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import cojax
+from cojax import system as systems
+from cojax.fixtures import Fixture, validate
+from cojax.quadratic import QuadraticGaussian
+
+STEPS = 64
+CLASSES = (
+    "arm-n4-box", "arm-n9-box", "arm-n4-ball", "nvdex-k1-ball", "arm-n4-student-t",
+    "nvdex-k1-gusts", "arm-n2-impulses", "point-mass-uniform", "arm-n4-action-noise",
+    "nvdex-k2-action-noise", "arm-n4-state-noise", "unicycle-state-noise",
+)  # fmt: skip
+BUDGETS = {"ppo": 300_000, "ddpg": 100_000}
+
+
+@jax.jit
+def rollout(system: systems.System, s: jax.Array, key: jax.Array) -> jax.Array:
+    """STEPS steps of a batch under the feasible part of a fixed action."""
+    a = system.feasible(jnp.full((system.action_dim,), 0.1))
+
+    def one(s, key):
+        return systems.step(system, s, a, key), system.stage_cost(s, a)
+
+    def body(carry, key):
+        s, total = carry
+        s, cost = jax.vmap(one)(s, jax.random.split(key, s.shape[0]))
+        return (jnp.clip(s, -1.0, 1.0), total + cost), None
+
+    zero = jnp.zeros(s.shape[0])
+    return jax.lax.scan(body, (s, zero), jax.random.split(key, STEPS))[0][1]
+
+
+def plain(fixture: Fixture) -> QuadraticGaussian:
+    """The paper's system of the same matrices."""
+    return fixture.with_changes(action_limit=2.0, noise={"model": "gaussian"}).system()
+
+
+def rates(fixture: Fixture, batch: int, repeats: int) -> tuple[float, np.ndarray]:
+    """Steps a second, and quartiles of the time of a step over that of the paper's system."""
+    pair = (fixture.system(), plain(fixture))
+    s = jax.random.uniform(jax.random.key(0), (batch, fixture.state_dim), minval=-1.0)
+    key, seconds = jax.random.key(1), []
+    for _ in range(repeats + 1):  # the first compiles
+        for system in pair:
+            start = time.perf_counter()
+            jax.block_until_ready(rollout(system, s, key))
+            seconds.append(time.perf_counter() - start)
+    ours, papers = np.reshape(seconds, (-1, 2))[1:].T
+    return STEPS * batch / float(np.median(ours)), np.quantile(ours / papers, (0.25, 0.5, 0.75))
+
+
+def learned(name: str, algorithm: str) -> float:
+    """The mean relative gap of one learner."""
+    fixture = cojax.load_fixture(name)
+    run = cojax.train(
+        algorithm, fixture.params, jax.random.key(100), num_seeds=None,
+        total_timesteps=BUDGETS[algorithm], progress=None,
+    )  # fmt: skip
+    row = cojax.evaluate([run.policy], fixture, 64, 7).rows()[0]
+    mean = row["relative_suboptimality"]["mean"]
+    return np.inf if mean is None else float(mean)
+
+
+def main() -> None:
+    """Print the table, a row as it is done."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--fixtures", nargs="+", default=list(CLASSES))
+    parser.add_argument("--batch", type=int, default=2048)
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--train", action="store_true")
+    options = parser.parse_args()
+    columns = ["residual", "noise z", "below V*", "reached", "steps/s", "time / paper's"]
+    columns += ["zero", "lqr", *(BUDGETS if options.train else ())]
+    print(f"| fixture | {' | '.join(columns)} |\n| --- |{' ---: |' * len(columns)}")
+    for name in options.fixtures:
+        fixture = cojax.load_fixture(name)
+        certificate = validate(fixture)
+        assert certificate.passed, certificate.failures
+        assert fixture.difficulty is not None
+        names = ("bellman_residual", "noise_moments", "never_beaten", "descent_reaches")
+        row = [f"{certificate.checks[check].value or 0.0:.2g}" for check in names]
+        rate, (low, median, high) = rates(fixture, options.batch, options.repeats)
+        row += [f"{rate:.3g}", f"{median:.2f} [{low:.2f}, {high:.2f}]"]
+        measured = fixture.difficulty.measured
+        row += [f"{measured[f'median_gap_{policy}']:.3g}" for policy in ("zero_policy", "lqr")]
+        row += [f"{learned(name, a):.3g}" for a in BUDGETS if options.train]
+        print(f"| {name} | {' | '.join(row)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
