@@ -22,6 +22,7 @@ P̂⁻¹ = P⁻¹ - 2θ Σ and κ = -log det(I - 2θ Σ P)/2θ; noise on the act
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from typing import Literal
 
 import jax
@@ -83,8 +84,7 @@ class Geometry(Family):
 
 def _about(system: QuadraticGaussian) -> About:
     """What a system shows of itself."""
-    lead = np.shape(system.gamma)
-    geometry = system.geometry
+    lead, geometry = np.shape(system.gamma), system.geometry
     facts = {
         "states": system.state_dim,
         "actions": system.action_dim,
@@ -175,6 +175,11 @@ class QuadraticGaussian(System):
         return self.R if self.R_hat is None else self.R_hat
 
     @property
+    def constant_curvature(self) -> bool:
+        """Whether B does not depend on the state: where g does not."""
+        return self.geometry.constant_input
+
+    @property
     def state_dim(self) -> int:
         """d."""
         return self.geometry.state_dim
@@ -201,7 +206,7 @@ class QuadraticGaussian(System):
         y = self.inverse_sqrt(D, self.direction(s))
         action = -p * matvec(self.R_inverse, geometry.actuate_transpose(s, y))
         next_mean = matvec(self.M0, y)
-        return Optimum(next_mean - self.actuate(s, action), action, next_mean)
+        return Optimum(next_mean - self.push(s, action), action, next_mean)
 
     def direction(self, s: Float[Array, "d"]) -> Float[Array, "d"]:
         """u(s) with |u|² = sᵀ(P - Q)s.
@@ -215,9 +220,13 @@ class QuadraticGaussian(System):
         scale = jnp.where(ratio > 0.0, jnp.sqrt(jnp.where(ratio > 0.0, ratio, 1.0)), 0.0)
         return scale * self.geometry.rotate(s, s, self.p)
 
+    def push(self, s: Float[Array, "d"], u: Float[Array, "m"]) -> Float[Array, "d"]:
+        """p g(s) u for what the actuators do, u; shape (d,)."""
+        return self.p * self.geometry.actuate(s, u)
+
     def actuate(self, s, a):
         """p g(s) a, shape (d,)."""
-        return self.p * self.geometry.actuate(s, a)
+        return self.push(s, a)
 
     def stage_cost(self, s, a):
         """c(s, a) = sᵀQ s + aᵀR a."""
@@ -233,7 +242,7 @@ class QuadraticGaussian(System):
 
     def excess_cost(self, s, delta, optimum=None):
         """A* = |δ|²_R̂ + γ p² |g δ|²_P̂ = δᵀB(s) δ."""
-        ahead = self.gamma * quadratic_form(self.lookahead, self.actuate(s, delta))
+        ahead = self.gamma * quadratic_form(self.lookahead, self.push(s, delta))
         return quadratic_form(self.effort, delta) + ahead
 
     def state_bound(self, radius):
@@ -248,14 +257,12 @@ class QuadraticGaussian(System):
     def reach(self, radius, start, limit):
         """|f_i| <= |s|_P sqrt(M_ii), M ⪯ A + p² |R⁻¹| g gᵀ, since f = M^{1/2} u and |u| <= |s|_P.
 
-        States are within the guard's ``radius`` or |s_i| <= ``start``, actions within ``limit``;
-        |g| is taken at the origin, where that of every family here is largest.
+        States are within the guard's ``radius`` or |s_i| <= ``start``, actions within ``limit``.
         """
         eps = jnp.finfo(self.gamma.dtype).eps  # the guard's own comparison rounds, in units of V*
         guard = radius**2 + 4.0 * eps * (radius**2 + self.offset)
         farthest = jnp.sqrt(jnp.maximum(guard, quadratic_form(jnp.abs(self.P), start)))
-        columns = jnp.eye(self.action_dim, dtype=self.gamma.dtype)
-        g = jnp.abs(jax.vmap(lambda a: self.actuate(jnp.zeros_like(start), a))(columns))  # (m, d)
+        g = self.p * self.geometry.largest_input(self.gamma.dtype)  # (m, d)
         norm = jnp.linalg.norm(self.R_inverse) if self.R_inverse.ndim > 1 else self.R_inverse.max()
         diagonal = self.M0 if self.M0.ndim == 1 else jnp.diagonal(self.M0)
         drift = farthest * jnp.sqrt(diagonal + norm * jnp.sum(g**2, axis=0))
@@ -331,10 +338,7 @@ def build(
     if noise_cost is not None:
         priced = inputs.number("noise_cost", noise_cost, 0.0)
     offset = gamma / (1.0 - gamma) * priced
-
-    def cast(x):
-        return linalg.to_device(x, dtype)
-
+    cast = partial(linalg.to_device, dtype=dtype)
     return QuadraticGaussian(
         geometry=jax.tree.map(cast, geometry),
         P=cast(P),
@@ -381,9 +385,8 @@ def rebuild(system: QuadraticGaussian, **changes: Option) -> QuadraticGaussian:
             raise errors.InputError(f"{name}: {hats[0]} depends on it; build the system again")
     if hats:
         leaf["noise_cost"] = float(system.offset) * (1.0 - leaf["gamma"]) / leaf["gamma"]
-    new_knobs = {k: inputs.number(k, v) for k, v in changes.items() if k in knobs}
-    if new_knobs:
-        geometry = geometry.replace(**new_knobs)  # pyright: ignore[reportAttributeAccessIssue]
+    new_knobs = {k: geometry.checked(k, v) for k, v in changes.items() if k in knobs}
+    geometry = geometry.replace(**new_knobs)  # pyright: ignore[reportAttributeAccessIssue]
     geometry = jax.tree.map(lambda x: np.asarray(x, np.float64), geometry)
     rest = {k: v for k, v in changes.items() if k not in knobs}
     built = geometry.assemble(**{**leaf, **settings, **rest})

@@ -17,7 +17,7 @@ FLOORS = [  # each may import what stands below it
     {"io", "labels"},
     {"inputs", "plugins", "precision", "linalg", "inverse_sqrt", "streams", "noise", "initial"},
     {"system", "policy", "geometry"},
-    {"quadratic", "oracle"},
+    {"quadratic", "oracle", "kinematic", "actuators"},
     {"consistency"},
     {"families"},
     {"envs"},
