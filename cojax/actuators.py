@@ -2,14 +2,14 @@
 
     s' = f_p(s) + p g(s) u + w,    c = sᵀQ s + uᵀR u,    u = φ(ν) = ν + η ν³ for each action, η >= 0
 
-φ is one to one, so the best ν is the one that does what the best u does: with a*(s) of the system in
-u (:mod:`cojax.quadratic`),
+φ is one to one, so the best ν is the one that does what the best u does: with a*(s) of the system
+in u (:mod:`cojax.quadratic`),
 
     ν*(s) = φ⁻¹(a*(s))        V* as before        A*(s, ν* + δ) = A*(s, a* + e),
     e = φ(ν* + δ) - φ(ν*) = δ (1 + η (3 ν*² + 3 ν* δ + δ²))
 
-without a difference of near numbers. Q*(s, ·) is not convex in ν, and has no minimum but ν*. Actions,
-bounds on them and everything a learner sees are in ν.
+without a difference of near numbers. Q*(s, ·) need not be convex in ν, and has no minimum but ν*.
+Actions, bounds on them and everything a learner sees are in ν.
 """
 
 from __future__ import annotations

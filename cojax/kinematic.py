@@ -11,9 +11,9 @@ In blocks of P, with Ψ = P_θθ - P_θω P_ωω⁻¹ P_ωθ, the inverse of the
     y = K^{-1/2} u,  |u|² = rem(s):    f_ω = C f_θ + K y,    a* = -p R⁻¹ g_ωᵀ y
 
 for every field u(s) of that length. Why: γ min_a |f + p g a|²_P + |a|²_R is fᵀH f with
-H = (P⁻¹/γ + p² g R⁻¹ gᵀ)⁻¹, whose Schur complement splits it into γ f_θᵀΨ f_θ, on which neither
-state nor torques have a say, and |f_ω - C f_θ|²_{K⁻¹}. So Bellman's equation needs rem >= 0 at every
-state: a matrix inequality in P, Q, γ and τ alone, checked when a system is built.
+H = (P⁻¹/γ + p² g R⁻¹ gᵀ)⁻¹, whose Schur complement splits it into γ f_θᵀΨ f_θ, on which torques
+have no say, and |f_ω - C f_θ|²_{K⁻¹}. So Bellman's equation needs rem >= 0 at every state: a matrix
+inequality in P, Q, γ and τ alone, checked when a system is built.
 
 Where P solves the Riccati equation of the chain θ' = θ + τ ω, ω' = ω + p τ a, rem has rank n:
 rem(s) = |L s|² with L s = K̄^{-1/2}(ω - C f_θ), K̄ being K at g_ω = τ I. Then
@@ -143,9 +143,9 @@ class KinematicGaussian(QuadraticGaussian):
         one_way: (2n, 2n), E_1 in the SR form; else None.
     """
 
-    carried: Array | None = None
-    energy: Array | None = None
-    K0: Array | None = None
+    carried: Array = struct.field(default=None)
+    energy: Array = struct.field(default=None)
+    K0: Array = struct.field(default=None)
     one_way: Array | None = None
 
     def optimum(self, s):

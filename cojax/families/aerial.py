@@ -10,12 +10,13 @@ Aerial: s = [position (3), roll φ, pitch θ, yaw ψ, velocity (3), rates (3)], 
 torques), with g = dt e on the velocity, e = (cos φ sin θ cos ψ + sin φ sin ψ, cos φ sin θ sin ψ -
 sin φ cos ψ, cos φ cos θ), and dt on the rates, and
 
-    S(s) = G(ω_x, ω_y; k tanh ω_z) · G(v_x, v_y; c tanh ω_z) · G(v_y, φ; t cos φ) · G(v_x, θ; -t cos θ)
+    S(s) = G(ω_x, ω_y; k tanh ω_z) · G(v_x, v_y; c tanh ω_z)
+           · G(v_y, φ; t cos φ) · G(v_x, θ; -t cos θ)
            · Π_i G(attitude_i, ω_i; -r cos attitude_i) · Π_i G(position_i, v_i; -d cos φ cos θ)
 
 read from right to left: positions drift with velocities and attitudes with rates, tilt pushes
-sideways, and turning mixes velocities and rates. Thrust is counted from that of hovering. The action
-is ν with u = ν + η ν³ (:mod:`cojax.actuators`). Not of the paper, whose construction they are.
+sideways, and turning mixes velocities and rates. Thrust is counted from that of hovering. The
+action is ν with u = ν + η ν³ (:mod:`cojax.actuators`). The paper has the construction, not these.
 """
 
 from __future__ import annotations

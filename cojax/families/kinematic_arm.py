@@ -36,8 +36,8 @@ class KinematicArm(KinematicGeometry):
         n: joints.
     """
 
-    gravity: Knob = 0.8
-    coriolis: Knob = 0.5
+    gravity: Knob = 0.5
+    coriolis: Knob = 0.4
     lever: Knob = 1.0
     tau: Knob = 0.1
     n: int = struct.field(pytree_node=False, default=3)
@@ -49,7 +49,7 @@ class KinematicArm(KinematicGeometry):
     limits: ClassVar = {"lever": (0.0, 1.0)}
     ranges: ClassVar = {
         "p": {"uniform": [0.5, 1.0]},
-        "gravity": {"uniform": [0.0, 1.2]},
+        "gravity": {"uniform": [0.0, 0.8]},
         "coriolis": {"uniform": [0.0, 1.0]},
         "lever": {"uniform": [0.0, 1.0]},
         "tau": {"uniform": [0.08, 0.15]},
