@@ -33,7 +33,7 @@ class CubicGeometry(Geometry):
     limits: ClassVar = {"eta": (0.0, math.inf)}
 
     def assemble(self, **options: Option) -> QuadraticGaussian:
-        """The system from matrices and numbers, all stated: :func:`cojax.quadratic.build`."""
+        """The system from ``options``, all stated: those of :func:`cojax.quadratic.build`."""
         return CubicGaussian(**vars(quadratic.build(self, **options)))
 
 

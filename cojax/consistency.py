@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cojax.kinematic import TOLERANCE, KinematicGaussian, KinematicGeometry
+from cojax.kinematic import KinematicGaussian, KinematicGeometry, tolerance
 from cojax.noise import covariance
 from cojax.quadratic import HATS, QuadraticGaussian
 from cojax.types import Float
@@ -75,7 +75,8 @@ def _kinematic(
     if system.one_way is not None:
         rem = rem - np.asarray(system.one_way, np.float64)
     size, of_K0 = np.abs(P).max((-2, -1)), np.abs(K0).max((-2, -1))
-    left_out = 1.0 + TOLERANCE / float(np.finfo(system.gamma.dtype).eps)
+    dtype = system.gamma.dtype
+    left_out = 1.0 + tolerance(dtype) / float(np.finfo(dtype).eps)
     return [
         ("carried", rates @ CF + np.swapaxes(both, -1, -2) @ F, 2 * n * size),
         ("K0", gamma * rates @ K0 - np.eye(n), n * size * of_K0),

@@ -46,7 +46,12 @@ from cojax.quadratic import Geometry, Parameterization, QuadraticGaussian
 from cojax.system import Optimum
 from cojax.types import Array, Float, Option, Options
 
-TOLERANCE = 1e-10  # of eigenvalues of rem against V*, and so of Bellman's equation
+
+def tolerance(dtype: DTypeLike) -> float:
+    """Of eigenvalues of rem against V*, and so of Bellman's equation; float32 leaves, which are
+    rebuilt, are as rounded.
+    """
+    return max(1e-10, 16.0 * float(np.finfo(dtype).eps))
 
 
 class KinematicGeometry(Geometry):
@@ -125,7 +130,7 @@ class KinematicGeometry(Geometry):
         return rest
 
     def assemble(self, **options: Option) -> QuadraticGaussian:
-        """The system from matrices and numbers, all stated: :func:`build`."""
+        """The system from ``options``, all stated: those of :func:`build`."""
         return build(self, **options)
 
 
@@ -219,7 +224,7 @@ def build(
     full = K0 + (p * tau) ** 2 * linalg.to_full(R_inverse)
     nearest = linalg.inverse_sqrt_spd(full) @ (np.eye(d)[1::2] - carried.T)
     metric = parameterization == "metric"
-    energy, one_way = roots(rem, P, nearest, metric=metric)
+    energy, one_way = roots(rem, P, nearest, slack=tolerance(dtype), metric=metric)
     lo, hi = linalg.extreme_eigenvalues(K0)
     hi += (p * geometry.input_norm()) ** 2 * linalg.extreme_eigenvalues(R_inverse)[1]
     leaves = {"carried": carried, "energy": energy.T, "K0": K0}
@@ -242,19 +247,20 @@ def blocks(
 
 
 def roots(
-    rem: np.ndarray, P: np.ndarray, nearest: np.ndarray, *, metric: bool
+    rem: np.ndarray, P: np.ndarray, nearest: np.ndarray, *, slack: float, metric: bool
 ) -> tuple[np.ndarray, np.ndarray]:
     """L, (n, 2n), as near to ``nearest`` as its freedom on the left allows (Procrustes' problem),
-    and E_1. Raises InputError where rem has eigenvalues, against V*, that no u accounts for.
+    and E_1. Raises InputError where rem has eigenvalues, against V*, that no u accounts for, by
+    more than ``slack``.
     """
     n, root, unroot = len(nearest), linalg.sqrt_psd(P), linalg.inverse_sqrt_spd(P)
     w, V = np.linalg.eigh(unroot @ rem @ unroot)
-    if w[0] < -TOLERANCE:
+    if w[0] < -slack:
         raise InputError(
             "Q: expected sᵀ(P - Q)s >= γ f_θᵀΨ f_θ at every state, which θ' = θ + τ ω costs, "
             f"got {w[0]:.3g} as the least eigenvalue of the difference over V*"
         )
-    if metric and w[n - 1] > TOLERANCE:
+    if metric and w[n - 1] > slack:
         raise InputError(
             f"Q: expected sᵀ(P - Q)s - γ f_θᵀΨ f_θ of rank {n}, as of P's Riccati equation, got "
             f"{w[n - 1]:.3g} as its next eigenvalue over V*; parameterization='sqrt' takes any rank"

@@ -78,7 +78,7 @@ class Geometry(Family):
         return geometry.assemble(**rest)
 
     def assemble(self, **options: Option) -> QuadraticGaussian:
-        """The system of this geometry from matrices and numbers, all stated: :func:`build`."""
+        """The system of this geometry from ``options``, all stated: those of :func:`build`."""
         return build(self, **options)
 
 
