@@ -128,8 +128,8 @@ class PlanarAerial(_Airframe):
         return {"P": P, "share": 0.05, "R": 0.02, "p": 0.8, "Sigma": Sigma}
 
     def picture(self):
-        """A vehicle above the plane's origin."""
-        return "vehicles", {"num": 1, "module_dim": 6}
+        """A vehicle in flight."""
+        return "flyer", {}
 
     def initial_law(self, dtype=None):
         """Within 1 m, 0.8 rad, 0.5 m/s and 0.5 rad/s of hovering in the origin."""
@@ -208,6 +208,10 @@ class Aerial(_Airframe):
         P = np.repeat([0.5, 1.0, 0.4, 0.3], 3)
         Sigma = np.repeat([0.0, 1e-4], 6)
         return {"P": P, "share": 0.05, "R": 0.02, "p": 0.8, "Sigma": Sigma}
+
+    def picture(self):
+        """A vehicle in flight, seen along y."""
+        return "flyer", {"x": 0, "z": 2, "tilt": 4, "sign": -1.0, "torque": 2}
 
     def initial_law(self, dtype=None):
         """Within 1 m, 0.6 rad, 0.5 m/s and 0.5 rad/s of hovering in the origin."""
