@@ -95,9 +95,8 @@ class PlanarAerial(_Airframe):
 
     def actuate(self, s, a):
         """g(s) u: dt u_1 along the axis of the vehicle, dt u_2 on its rate."""
-        zero = jnp.zeros_like(a[0])
-        sideways, up = -jnp.sin(s[2]) * a[0], jnp.cos(s[2]) * a[0]
-        return self.dt * jnp.stack([zero, zero, zero, sideways, up, a[1]])
+        pushed = jnp.stack([-jnp.sin(s[2]) * a[0], jnp.cos(s[2]) * a[0], a[1]])
+        return self.dt * jnp.concatenate([jnp.zeros_like(pushed), pushed])
 
     def actuate_transpose(self, s, v):
         """g(s)ᵀ v."""
@@ -106,12 +105,11 @@ class PlanarAerial(_Airframe):
     def rotate(self, s, x, p):
         """S(s) x."""
         upright = jnp.cos(s[2])
-        x0, x3 = rotate(x[0], x[3], -self.drive * upright)
-        x1, x4 = rotate(x[1], x[4], -self.drive * upright)
-        x2, x5 = rotate(x[2], x[5], -self.spin * upright)
-        x3, x2 = rotate(x3, x2, self.tilt * upright)
-        x3, x4 = rotate(x3, x4, self.turn * jnp.tanh(s[5]))
-        return jnp.stack([x0, x1, x2, x3, x4, x5])
+        drive, spin = -self.drive * upright, -self.spin * upright
+        pose, rates = rotate(x[0:3], x[3:6], jnp.stack([drive, drive, spin]))
+        vx, phi = rotate(rates[0], pose[2], self.tilt * upright)
+        vx, vz = rotate(vx, rates[1], self.turn * jnp.tanh(s[5]))
+        return jnp.concatenate([pose[:2], jnp.stack([phi, vx, vz, rates[2]])])
 
     def largest_input(self, dtype):
         """dt where g has an entry at some attitude."""
