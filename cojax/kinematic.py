@@ -258,7 +258,8 @@ def roots(
     if w[0] < -slack:
         raise InputError(
             "Q: expected sᵀ(P - Q)s >= γ f_θᵀΨ f_θ at every state, which θ' = θ + τ ω costs, "
-            f"got {w[0]:.3g} as the least eigenvalue of the difference over V*"
+            f"got {w[0]:.3g} as the least eigenvalue of the difference over V*; P, gamma and tau "
+            "decide on Q"
         )
     if metric and w[n - 1] > slack:
         raise InputError(

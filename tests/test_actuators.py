@@ -259,6 +259,11 @@ def certified():
 def test_fixtures_pass_their_certificates_and_come_back(certified, tmp_path):
     (fixture,) = certified
     assert fixture.certificate.failures == []
+    with precision.x64():
+        system = fixture.system()
+        slope = jax.jit(jax.jacfwd(lambda s: system.optimum(s).next_mean))(jnp.zeros(6))
+    radius = np.abs(np.linalg.eigvals(slope)).max()  # A - G K, by no slope of the map
+    assert fixture.difficulty.measured["closed_loop_radius"] == pytest.approx(radius, rel=1e-3)
     save_fixture(fixture, tmp_path / "plane.yaml")
     assert load_fixture(tmp_path / "plane.yaml") == fixture
     assert isinstance(fixture.system(), CubicGaussian)
