@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from cojax.kinematic import KinematicGaussian, KinematicGeometry, tolerance
 from cojax.noise import covariance
-from cojax.quadratic import HATS, QuadraticGaussian
+from cojax.quadratic_gaussian import HATS, QuadraticGaussian
+from cojax.types import Float
+
+Residual = tuple[str, np.ndarray, np.ndarray]  # of a leaf: its equation's two sides apart, and size
 
 
 def contradiction(system: QuadraticGaussian) -> str | None:
@@ -30,12 +34,14 @@ def contradiction(system: QuadraticGaussian) -> str | None:
     size["ahead"] = np.abs(ahead).max((-2, -1))
     inverse = size["R"] * np.abs(R_inverse).max((-2, -1))
     d, m = P.shape[-1], R.shape[-1]
-    found: list[tuple[str, np.ndarray, np.ndarray]] = [
+    found: list[Residual] = [
         ("P_minus_Q", difference - (P - Q), size["P"]),
         ("sqrt_P_minus_Q", root @ root - difference, d * size["P"]),
         ("R_inverse", R @ R_inverse - np.eye(m), m * inverse),
         ("M0", gamma[..., None, None] * ahead @ M0 - np.eye(d), d * size["ahead"] * size["M0"]),
     ]
+    if isinstance(system, KinematicGaussian):
+        found += _kinematic(system, P, P - Q, gamma=gamma[..., None, None])
     Sigma = covariance(system.noise)
     if Sigma is not None and system.P_hat is None:
         weighted = gamma / (1.0 - gamma) * np.sum(P * Sigma, (-2, -1))
@@ -45,3 +51,34 @@ def contradiction(system: QuadraticGaussian) -> str | None:
         if not (np.abs(error).max((-2, -1)) <= rounding * scale).all():
             return f"system.{name}: not what its other leaves give; use cojax.rebuild to change one"
     return None
+
+
+def _kinematic(
+    system: KinematicGaussian,
+    P: Float[np.ndarray, "*batch d d"],
+    difference: Float[np.ndarray, "*batch d d"],
+    *,
+    gamma: np.ndarray,
+) -> list[Residual]:
+    """What :mod:`cojax.kinematic` derives: C, K's constant part and the roots of rem."""
+    geometry = system.geometry
+    assert isinstance(geometry, KinematicGeometry)
+    leaves = (system.carried, system.energy, system.K0)
+    carried, energy, K0 = (np.asarray(x, np.float64) for x in leaves)
+    n, eye, step = K0.shape[-1], np.eye(P.shape[-1]), np.asarray(geometry.tau, np.float64)
+    F = eye[0::2] + step[..., None, None] * eye[1::2]
+    angles, rates, both = P[..., 0::2, 0::2], P[..., 1::2, 1::2], P[..., 0::2, 1::2]
+    fixed, CF = np.swapaxes(F, -1, -2), np.swapaxes(carried, -1, -2)
+    rem = difference - gamma * fixed @ (angles @ F + both @ CF)
+    own = energy[..., 1:] if system.one_way is not None else energy
+    rem = rem - own @ np.swapaxes(own, -1, -2)
+    if system.one_way is not None:
+        rem = rem - np.asarray(system.one_way, np.float64)
+    size, of_K0 = np.abs(P).max((-2, -1)), np.abs(K0).max((-2, -1))
+    dtype = system.gamma.dtype
+    left_out = 1.0 + tolerance(dtype) / float(np.finfo(dtype).eps)
+    return [
+        ("carried", rates @ CF + np.swapaxes(both, -1, -2) @ F, 2 * n * size),
+        ("K0", gamma * rates @ K0 - np.eye(n), n * size * of_K0),
+        ("energy", rem, 2 * n * size * left_out),
+    ]

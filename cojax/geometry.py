@@ -50,6 +50,7 @@ class Family(abc.ABC):
     horizon: ClassVar[int] = 512  # steps of an episode, unless stated
     action_limit: ClassVar[float | None] = 2.0  # the box of the actions, unless stated
     positive: ClassVar[tuple[str, ...]] = ()  # the knobs that are > 0
+    limits: ClassVar[Mapping[str, tuple[float, float]]] = {}  # of knobs in closed intervals
     target: ClassVar[str | None] = None  # argument of build that chooses Q and R: see tune
     target_check: ClassVar[str] = "target"  # what a certificate calls the check that they meet it
     ranges: ClassVar[Mapping[str, Json]] = {  # what a generator draws, unless stated
@@ -86,6 +87,13 @@ class Family(abc.ABC):
     @abc.abstractmethod
     def input_norm(self) -> float:
         """sup_s |g(s)|₂, on the host."""
+
+    def largest_input(self, dtype: DTypeLike) -> Float[Array, "m d"]:
+        """sup_s |g(s)ᵀ|, entry by entry, without p, in a ``dtype``; where the family does not say,
+        it is met in the origin.
+        """
+        s, eye = jnp.zeros(self.state_dim, dtype), jnp.eye(self.action_dim, dtype=dtype)
+        return jnp.abs(jax.vmap(lambda a: self.actuate(s, a))(eye))
 
     @abc.abstractmethod
     def noise_order(self) -> tuple[int, ...]:
@@ -146,6 +154,8 @@ class Family(abc.ABC):
             return inputs.whole(prefix + name, value, 1)
         low = 0.0 if name in ("p", *cls.positive, cls.target) else -np.inf
         high = 1.0 if name == "p" else np.inf
+        if name in cls.limits:
+            return inputs.number(prefix + name, value, *cls.limits[name])
         return inputs.number(prefix + name, value, low, high, low_open=low == 0.0)
 
     @classmethod

@@ -23,6 +23,12 @@ def _arm(sizes: Mapping[str, int]) -> Labels:
     return states, [f"torque_{i} [-]" for i in joints]
 
 
+def _kinematic_arm(sizes: Mapping[str, int]) -> Labels:
+    joints = range(1, sizes["n"] + 1)
+    states = [word for i in joints for word in (f"θ_{i} [rad]", f"ω_{i} [rad/s]")]
+    return states, [f"torque_{i} [rad/s²]" for i in joints]
+
+
 def _manipulator(sizes: Mapping[str, int]) -> Labels:
     joints = range(1, sizes["n"] + 1)
     states = [f"θ_{i} [rad]" for i in joints] + [f"ω_{i} [rad/s]" for i in joints]
@@ -63,5 +69,16 @@ KNOWN: dict[str, Callable[[Mapping[str, int]], Labels]] = {
     "PointMass": _listed(
         ["x [m]", "y [m]", "v_x [m/s]", "v_y [m/s]"], ["d/dt v_x [m/s²]", "d/dt v_y [m/s²]"]
     ),
+    "KinematicArm": _kinematic_arm,
+    "PlanarAerial": _listed(
+        ["x [m]", "z [m]", "φ [rad]", "v_x [m/s]", "v_z [m/s]", "ω [rad/s]"],
+        ["thrust beyond hover [m/s²]", "torque [rad/s²]"],
+    ),
+    "Aerial": _listed(
+        ["x [m]", "y [m]", "z [m]", "roll [rad]", "pitch [rad]", "yaw [rad]",
+         "v_x [m/s]", "v_y [m/s]", "v_z [m/s]", "ω_x [rad/s]", "ω_y [rad/s]", "ω_z [rad/s]"],
+        ["thrust beyond hover [m/s²]", "torque_x [rad/s²]", "torque_y [rad/s²]",
+         "torque_z [rad/s²]"],
+    ),
     "DoubleIntegrator": _listed(["position [-]", "velocity [-]"], ["force [-]"]),
-}
+}  # fmt: skip

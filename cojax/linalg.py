@@ -172,6 +172,19 @@ def solve_spd(A: Float[Array, "m m"], B: Float[Array, "m k"]) -> Float[Array, "m
     return lax.fori_loop(0, m, eliminate, jnp.concatenate([A, B], axis=1))[:, m:]
 
 
+def log_det_spd(A: Float[Array, "m m"]) -> Float[Array, ""]:
+    """log det A of a small symmetric A ≻ 0: the pivots of the elimination of :func:`solve_spd`."""
+
+    def eliminate(i: jax.Array, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        M, total = carry
+        pivot = M[i, i]
+        column = jnp.where(jnp.arange(m) > i, M[:, i], 0.0) / pivot
+        return M - column[:, None] * M[i][None], total + jnp.log(pivot)
+
+    m = A.shape[0]
+    return lax.fori_loop(0, m, eliminate, (A, jnp.zeros((), A.dtype)))[1]
+
+
 # --- planar rotations ----------------------------------------------------------------------------
 
 

@@ -12,8 +12,11 @@ Source: paper eqs. (1)-(3) and Section V.
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 
+from cojax import linalg
 from cojax import system as systems
+from cojax.errors import InputError
 from cojax.system import System
 from cojax.types import Array, Float
 
@@ -73,3 +76,51 @@ def mean_next_state(
 def stage_cost(system: System, s: Float[Array, "d"], a: Float[Array, "m"]) -> Float[Array, ""]:
     """c(s, a) = q(s) + ρ(a) of a ``system``, in units of cost."""
     return system.stage_cost(s, a)
+
+
+# --- the soft optimum ----------------------------------------------------------------------------
+
+
+@jax.jit
+def soft_action(
+    system: System, s: Float[Array, "d"], temperature: Float[Array, ""] | float
+) -> tuple[Float[Array, "m"], Float[Array, "m m"]]:
+    """Mean and covariance of the optimal policy where entropy earns α, the ``temperature`` > 0:
+
+        π(·|s) = N(a*(s), α/2 B⁻¹),   A*(s, a) = (a - a*)ᵀB (a - a*)
+
+    which minimises E Σ γᵏ (c(s_k, a_k) + α log π(a_k|s_k)). There is no bound on actions in it.
+    Raises InputError for a ``system`` whose B depends on the state: no more is known there.
+    """
+    B = _curvature(system, s)
+    inverse = linalg.solve_spd(B, jnp.eye(B.shape[0], dtype=B.dtype))
+    return system.optimum(s).action, 0.5 * temperature * inverse
+
+
+@jax.jit
+def soft_value(
+    system: System, s: Float[Array, "d"], temperature: Float[Array, ""] | float
+) -> Float[Array, ""]:
+    """The value that :func:`soft_action` has, in units of cost, α being the ``temperature`` > 0:
+
+        V(s) = V*(s) - α (m log(πα) - log det B) / (2 (1 - γ)),
+
+    the fixed point of V(s) = -α log ∫ exp(-(c(s, a) + γ E V(s'))/α) da, since
+    ∫ exp(-A*/α) da = (πα)^{m/2} det(B)^{-1/2} at every state. Raises InputError as it does.
+    """
+    B = _curvature(system, s)
+    volume = B.shape[0] * jnp.log(jnp.pi * jnp.asarray(temperature, B.dtype))
+    volume = volume - linalg.log_det_spd(B)
+    return system.value(s) - 0.5 * temperature * volume / (1.0 - system.gamma)
+
+
+def _curvature(system: System, s: Float[Array, "d"]) -> Float[Array, "m m"]:
+    """B, where it is the same at every state."""
+    if not system.constant_curvature:
+        name = getattr(getattr(system, "geometry", None), "family", type(system).__name__)
+        raise InputError(
+            f"system: expected A* = δᵀB δ with one B for all states, which {name} has not; "
+            "its soft optimum is not known"
+        )
+    zero = jnp.zeros(system.action_dim, s.dtype)
+    return 0.5 * jax.hessian(lambda delta: system.excess_cost(s, delta))(zero)

@@ -5,6 +5,8 @@ What a system is, and the equations, are in :mod:`cojax.quadratic_gaussian`.
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -120,10 +122,9 @@ def build(
     if np.any(np.asarray(state_noise) != 0.0):
         Q, hats["Q_hat"] = _with_state_noise(P, Q, Sigma, gamma=gamma, eta=state_noise, hats=hats)
     if np.any(np.asarray(action_noise) != 0.0):
-        action_noise = inputs.vector("action_noise", action_noise, m)
-        hats["R_hat"] = _with_action_noise(
-            geometry, P, R, weight=gamma * p**2, sigma=action_noise, hats=hats
-        )
+        if hats["R_hat"] is not None:
+            raise errors.InputError("action_noise: expected none where R_hat is given")
+        hats["R_hat"] = effort_of(geometry, P, R, weight=gamma * p**2, sigma=action_noise)
     ahead, charged, effort = (
         x if hat is None else hat for x, hat in zip((P, Q, R), hats.values(), strict=True)
     )
@@ -143,10 +144,7 @@ def build(
     if noise_cost is not None:
         priced = inputs.number("noise_cost", noise_cost, 0.0)
     offset = gamma / (1.0 - gamma) * priced
-
-    def cast(x):
-        return linalg.to_device(x, dtype)
-
+    cast = partial(linalg.to_device, dtype=dtype)
     return QuadraticGaussian(
         geometry=jax.tree.map(cast, geometry),
         P=cast(P),
@@ -164,7 +162,9 @@ def build(
         **{name: None if hat is None else cast(hat) for name, hat in hats.items()},
         limit=None if limit is None else jax.tree.map(cast, limit),
         state_noise=cast(state_noise) if np.any(np.asarray(state_noise) != 0.0) else None,
-        action_noise=cast(action_noise) if np.any(np.asarray(action_noise) != 0.0) else None,
+        action_noise=cast(inputs.vector("action_noise", action_noise, m))
+        if np.any(np.asarray(action_noise) != 0.0)
+        else None,
         parameterization=parameterization,
     )
 
@@ -186,18 +186,13 @@ def _with_state_noise(
     return (1.0 - eta * gamma * power) * Q, Q
 
 
-def _with_action_noise(
-    geometry: Geometry,
-    P: np.ndarray,
-    R: np.ndarray,
-    *,
-    weight: float,
-    sigma: np.ndarray,
-    hats: Options,
+def effort_of(
+    geometry: Geometry, P: np.ndarray, R: np.ndarray, *, weight: float, sigma: ArrayLike
 ) -> np.ndarray:
-    """R̂ = R + γ p² diag(σ_i² |g(0) e_i|²_P), ``weight`` = γ p²."""
-    if hats["R_hat"] is not None:
-        raise errors.InputError("action_noise: expected none where R_hat is given")
+    """R̂ = R + γ p² diag(σ_i² |g(0) e_i|²_P) of a ``geometry``, of matrices that were checked;
+    ``weight`` is γ p², and ``sigma`` σ, a number or (m,). Raises ValueError for σ < 0.
+    """
+    sigma = inputs.vector("action_noise", sigma, geometry.action_dim)
     if (sigma < 0.0).any():
         raise errors.InputError(f"action_noise: expected numbers >= 0, got {sigma.min():g}")
     with precision.x64():
@@ -242,9 +237,8 @@ def rebuild(system: QuadraticGaussian, **changes: Option) -> QuadraticGaussian:
             raise errors.InputError(f"{name}: {hats[0]} depends on it; build the system again")
     if hats:
         leaf["noise_cost"] = float(system.offset) * (1.0 - leaf["gamma"]) / leaf["gamma"]
-    new_knobs = {k: inputs.number(k, v) for k, v in changes.items() if k in knobs}
-    if new_knobs:
-        geometry = geometry.replace(**new_knobs)  # pyright: ignore[reportAttributeAccessIssue]
+    new_knobs = {k: geometry.checked(k, v) for k, v in changes.items() if k in knobs}
+    geometry = geometry.replace(**new_knobs)  # pyright: ignore[reportAttributeAccessIssue]
     geometry = jax.tree.map(lambda x: np.asarray(x, np.float64), geometry)
     rest = {k: v for k, v in changes.items() if k not in knobs}
     built = geometry.assemble(**{**leaf, **settings, **rest})

@@ -134,6 +134,11 @@ class QuadraticGaussian(System):
         return all(getattr(self, name) is None for name in HATS)
 
     @property
+    def constant_curvature(self) -> bool:
+        """Whether B does not depend on the state: where g does not."""
+        return self.geometry.constant_input
+
+    @property
     def constrained(self) -> bool:
         """Whether the actions have a limit that V* knows."""
         return self.limit is not None
@@ -212,7 +217,7 @@ class QuadraticGaussian(System):
             rest = linalg.dot(y, next_mean)
             t, action = self.limit.stretched(p * v, action, rest=rest, R=self.effort)
             next_mean = t * next_mean
-        return Optimum(next_mean - self.actuate(s, action), action, next_mean)
+        return Optimum(next_mean - self.push(s, action), action, next_mean)
 
     def direction(self, s: Float[Array, "d"]) -> Float[Array, "d"]:
         """u(s) with |u|² = sᵀ(P - Q)s.
@@ -226,9 +231,13 @@ class QuadraticGaussian(System):
         scale = jnp.where(ratio > 0.0, jnp.sqrt(jnp.where(ratio > 0.0, ratio, 1.0)), 0.0)
         return scale * self.geometry.rotate(s, s, self.p)
 
+    def push(self, s: Float[Array, "d"], u: Float[Array, "m"]) -> Float[Array, "d"]:
+        """p g(s) u for what the actuators do, u; shape (d,)."""
+        return self.p * self.geometry.actuate(s, u)
+
     def actuate(self, s, a):
         """p g(s) a, shape (d,)."""
-        return self.p * self.geometry.actuate(s, a)
+        return self.push(s, a)
 
     def stage_cost(self, s, a):
         """c(s, a) = sᵀQ s + aᵀR a."""
@@ -254,7 +263,7 @@ class QuadraticGaussian(System):
         """A* = |δ|²_R̂ + γ p² |g δ|²_P̂ = δᵀB(s) δ; with a limit, for a feasible action,
         2 (R̂ a* + γ p gᵀP̂ z*)ᵀδ >= 0 more.
         """
-        ahead = self.gamma * quadratic_form(self.lookahead, self.actuate(s, delta))
+        ahead = self.gamma * quadratic_form(self.lookahead, self.push(s, delta))
         excess = quadratic_form(self.effort, delta) + ahead
         if self.limit is None:
             return excess
@@ -275,15 +284,13 @@ class QuadraticGaussian(System):
     def reach(self, radius, start, limit):
         """|f_i| <= |s|_P sqrt(M_ii), M ⪯ A + p² |R⁻¹| g gᵀ, since f = M^{1/2} u and |u| <= |s|_P.
 
-        States are within the guard's ``radius`` or |s_i| <= ``start``, actions within ``limit``;
-        |g| is taken at the origin, where that of every family here is largest.
+        States are within the guard's ``radius`` or |s_i| <= ``start``, actions within ``limit``.
         """
         eps = jnp.finfo(self.gamma.dtype).eps  # the guard's own comparison rounds, in units of V*
         guard = radius**2 + 4.0 * eps * (radius**2 + self.offset)
         square = jnp.maximum(guard, quadratic_form(jnp.abs(self.P), start))
         farthest = jnp.sqrt(square)
-        columns = jnp.eye(self.action_dim, dtype=self.gamma.dtype)
-        g = jnp.abs(jax.vmap(lambda a: self.actuate(jnp.zeros_like(start), a))(columns))  # (m, d)
+        g = self.p * self.geometry.largest_input(self.gamma.dtype)  # (m, d)
         norm = jnp.linalg.norm(self.R_inverse) if self.R_inverse.ndim > 1 else self.R_inverse.max()
         diagonal = self.M0 if self.M0.ndim == 1 else jnp.diagonal(self.M0)
         drift = farthest * jnp.sqrt(diagonal + norm * jnp.sum(g**2, axis=0))
@@ -308,5 +315,5 @@ class QuadraticGaussian(System):
             if a is None:
                 raise errors.InputError("sample_noise: expected the action, which adds to w")
             xi = self.noise.law.draw(jax.random.fold_in(key, 1), a.shape).astype(a.dtype)
-            w = w + self.actuate(jnp.zeros_like(s), self.action_noise * a * xi)
+            w = w + self.push(jnp.zeros_like(s), self.action_noise * a * xi)
         return w

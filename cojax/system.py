@@ -51,7 +51,15 @@ class System(abc.ABC):
 
     @abc.abstractmethod
     def actuate(self, s: Float[Array, "d"], a: Float[Array, "m"]) -> Float[Array, "d"]:
-        """G(s) a: what the action adds to the mean next state."""
+        """G(s) a: what the action adds to the mean next state; it need not be linear in a."""
+
+    def next_mean(
+        self, s: Float[Array, "d"], a: Float[Array, "m"], optimum: Optimum
+    ) -> Float[Array, "d"]:
+        """z(s, a) = z*(s) + G(s) (a - a*(s)), exact at a = a*; another where G(s) a is not linear
+        in a. ``optimum`` is ``self.optimum(s)``.
+        """
+        return optimum.next_mean + self.actuate(s, a - optimum.action)
 
     @abc.abstractmethod
     def stage_cost(self, s: Float[Array, "d"], a: Float[Array, "m"]) -> Float[Array, ""]:
@@ -95,6 +103,11 @@ class System(abc.ABC):
         """One draw of w at state s; ``a`` is wanted where w depends on it."""
 
     @property
+    def constant_curvature(self) -> bool:
+        """Whether A*(s, a* + δ) = δᵀB δ with one B for all states; decided by the structure."""
+        return False
+
+    @property
     def constrained(self) -> bool:
         """Whether there are actions that are not feasible; decided by the structure alone."""
         return False
@@ -130,8 +143,8 @@ def mean_next_state(
 def next_mean(
     system: System, s: Float[Array, "d"], a: Float[Array, "m"], optimum: Optimum
 ) -> Float[Array, "d"]:
-    """z(s, a) = z*(s) + G(s) (a - a*(s)), where the optimum at s is at hand: exact at a = a*."""
-    return optimum.next_mean + system.actuate(s, a - optimum.action)
+    """z(s, a), where the optimum at s is at hand: exact at a = a*."""
+    return system.next_mean(s, a, optimum)
 
 
 def step(

@@ -533,7 +533,8 @@ def test_every_observation_is_in_the_space_whatever_acts(family, terminal_value)
                 obs, (later, final, true, _, info) = under(params, size * params.action_limit)
                 assert inside(space, obs, later, final)
                 if size == 1.0:  # the space is wide enough: nothing had to be clipped
-                    np.testing.assert_array_equal(final, true)
+                    rounding = 1e-6 * np.nan_to_num(np.abs(true)).max()  # of two compilations
+                    np.testing.assert_allclose(final, true, rtol=1e-6, atol=rounding)
                 if radius is None:  # what is shown tells whether the guard was left
                     np.testing.assert_array_equal(left(params, final), info["diverged"])
 

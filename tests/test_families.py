@@ -7,7 +7,7 @@ import pytest
 from helpers import random_spd
 
 from cojax import linalg, precision
-from cojax.families import FAMILIES, ConverseArm, NVDEx
+from cojax.families import FAMILIES, Aerial, ConverseArm, KinematicArm, NVDEx, PlanarAerial
 from cojax.families.arm import authors_P
 from cojax.families.nvdex import PRESETS
 
@@ -16,6 +16,10 @@ GEOMETRIES = [
     ConverseArm(n=4, kappa2=2.0),
     NVDEx(K=1),
     NVDEx(K=2, r_v=3, r_omega=2),
+    KinematicArm(n=1),
+    KinematicArm(n=3, lever=0.7),
+    PlanarAerial(),
+    Aerial(),
 ]
 
 
@@ -33,6 +37,7 @@ def test_geometry_contract(geometry):
             gT = jax.vmap(lambda v, s=s: geometry.actuate_transpose(s, v))(jnp.eye(d)).T
             np.testing.assert_allclose(g.T, gT, atol=1e-15)
             assert np.linalg.norm(g, 2) <= geometry.input_norm() * (1 + 1e-12)
+            assert (np.abs(g.T) <= geometry.largest_input(np.float64) * (1 + 1e-12)).all()
             gram = np.asarray(g @ g.T)
             assert not geometry.one_row_each or np.array_equal(gram, np.diag(np.diag(gram)))
     assert sorted(geometry.noise_order()) == list(range(d))

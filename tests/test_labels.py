@@ -9,6 +9,7 @@ from cojax import families, labels
 
 SIZES = {
     "ConverseArm": {"n": 3}, "Manipulator": {"n": 3}, "NVDEx": {"K": 2, "r_v": 2, "r_omega": 3},
+    "KinematicArm": {"n": 4},
 }  # fmt: skip
 
 

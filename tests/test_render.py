@@ -68,8 +68,9 @@ def test_mp4(made, tmp_path):
 
 @pytest.mark.parametrize(
     "name",
-    [FIXTURE, "nvdex-k2-easy", "unicycle", "point-mass", "manipulator-n2", "double-integrator"],
-)
+    [FIXTURE, "nvdex-k2-easy", "unicycle", "point-mass", "manipulator-n2", "double-integrator",
+     "kinematic-arm-n2", "planar-aerial", "aerial"],
+)  # fmt: skip
 def test_a_picture_of_every_family(name):
     params = cojax.load_fixture(name).params
     state = np.asarray(params.initial_state.sample(jax.random.key(0)))

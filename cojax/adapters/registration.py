@@ -20,6 +20,9 @@ BUILT_IN = (
     "Manipulator",
     "PointMass",
     "DoubleIntegrator",
+    "KinematicArm",
+    "PlanarAerial",
+    "Aerial",
 )
 FIXTURE = "Fixture"  # gymnasium.make("cojax/Fixture-v0", name="arm-n4-p0.80-s7")
 

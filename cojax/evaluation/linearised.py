@@ -39,7 +39,7 @@ def _linearisation(system: System) -> tuple[jax.Array, ...]:
         step * jnp.concatenate([jnp.eye(d), -jnp.eye(d)])
     ).reshape(2, d, d)
     A = (ahead - behind).T / (2.0 * step)
-    B = jax.vmap(lambda x: system.actuate(s, x), out_axes=1)(jnp.eye(m))
+    B = jax.jacfwd(lambda x: system.actuate(s, x))(a)
     Q = 0.5 * jax.hessian(lambda x: system.stage_cost(x, a))(s)
     R = 0.5 * jax.hessian(lambda x: system.stage_cost(s, x))(a)
     return A, B, Q, R

@@ -1,4 +1,5 @@
-"""Families: one file each, geometry only; the construction itself is :mod:`cojax.quadratic`.
+"""Families: geometry only; the construction itself is :mod:`cojax.quadratic`, or for arms with true
+kinematics :mod:`cojax.kinematic`.
 
 A family of your own is a :class:`cojax.quadratic.Geometry`; ``register`` adds it, and so does the
 entry point ``cojax.families`` of an installed package (:mod:`cojax.plugins`).
@@ -13,8 +14,10 @@ import numpy as np
 
 from cojax import plugins, precision
 from cojax.errors import InputError, one_line
+from cojax.families.aerial import Aerial, PlanarAerial
 from cojax.families.arm import ConverseArm
 from cojax.families.double_integrator import DoubleIntegrator
+from cojax.families.kinematic_arm import KinematicArm
 from cojax.families.manipulator import Manipulator
 from cojax.families.nvdex import NVDEx
 from cojax.families.point_mass import PointMass
@@ -28,6 +31,9 @@ FAMILIES: dict[str, type[Geometry]] = {
     "Manipulator": Manipulator,
     "PointMass": PointMass,
     "DoubleIntegrator": DoubleIntegrator,
+    "KinematicArm": KinematicArm,
+    "PlanarAerial": PlanarAerial,
+    "Aerial": Aerial,
 }
 
 BUILT_IN = tuple(FAMILIES)

@@ -1,4 +1,4 @@
-"""How a state of each family is drawn: arms as links, vehicles in the plane, phase planes, bars.
+"""How a state of each family is drawn: arms as links, vehicles in the plane or in flight, bars.
 
 A drawing sets its axes up once and then moves its artists, so that a frame costs milliseconds.
 """
@@ -229,6 +229,54 @@ class PhasePlane(Mass):
         self.arrows.set_color(_signs(share[:1]))
 
 
+class Flyer(Drawing):
+    """A vehicle that flies, from the side: a beam across its thrust, with its trail.
+
+    ``x``, ``z`` and ``tilt`` are the rows of position and of the angle that ``sign`` turns against
+    the clock; ``torque`` is the action that turns it. The first action is the thrust.
+    """
+
+    note = "Arrow: thrust beyond hovering, arc: torque"
+
+    def __init__(
+        self,
+        axis: Axes,
+        scale: np.ndarray,
+        *,
+        x: int = 0,
+        z: int = 1,
+        tilt: int = 2,
+        sign: float = 1.0,
+        torque: int = 1,
+    ) -> None:
+        super().__init__(axis, scale)
+        self.rows, self.tilt, self.sign, self.torque = (x, z), tilt, sign, torque
+        self._plane("x (m)", "z (m)", True)
+        self.path = self._line(color=COLOURS[2], linewidth=1.3)
+        self.beam = self._line(color=INK, linewidth=3.5, solid_capstyle="round")
+        self.rotors = self._line("o", markersize=6, color=COLOURS[2], markeredgecolor=INK)
+        self.inputs = self._strokes(4)
+
+    def positions(self, states: Float[np.ndarray, "k n"]) -> np.ndarray:
+        """Across and up."""
+        return states[:, list(self.rows)]
+
+    def update(self, trail: np.ndarray, action: np.ndarray | None) -> None:
+        """Move the trail, the beam and the inputs."""
+        trail = np.nan_to_num(trail)
+        points, angle = self.positions(trail), self.sign * trail[-1, self.tilt]
+        centre, along = points[-1], np.array([np.cos(angle), np.sin(angle)])
+        up, share = np.array([-along[1], along[0]]), self._share(action)
+        ends = np.stack([centre - 0.12 * self.half * along, centre + 0.12 * self.half * along])
+        self.path.set_data(points[:, 0], points[:, 1])
+        self.beam.set_data(ends[:, 0], ends[:, 1])
+        self.rotors.set_data(ends[:, 0], ends[:, 1])
+        turn = self.sign * share[self.torque]
+        arrow = _arrow(centre, 0.3 * self.half * share[0] * up)
+        self.inputs.set_segments([arrow, _arc(centre, angle, 0.17 * self.half, turn)])
+        self.inputs.set_color(_signs(np.array([share[0], turn])))
+
+
 class Bars(Drawing):
     """The components of a state, for families that have no picture of their own."""
 
@@ -247,7 +295,8 @@ class Bars(Drawing):
 
 
 PICTURES: dict[str, type[Drawing]] = {
-    "arm": Arm, "vehicles": Vehicles, "mass": Mass, "phase plane": PhasePlane, "bars": Bars
+    "arm": Arm, "vehicles": Vehicles, "mass": Mass, "phase plane": PhasePlane, "bars": Bars,
+    "flyer": Flyer,
 }  # fmt: skip
 
 
