@@ -83,8 +83,8 @@ class Box(ActionLimit):
         return jnp.clip(a, -bound, bound)
 
     def at_limit(self, a, R):
-        """Those equal to their bounds."""
-        return jnp.abs(a) >= self.bound
+        """Those at their bounds, up to rounding."""
+        return jnp.abs(a) >= (1.0 - NEAR) * self.bound
 
     def box(self, R_inverse):
         """Itself."""

@@ -22,6 +22,8 @@ import numpy as np
 from flax import struct
 
 from cojax import inputs, precision, quadratic
+from cojax.action_limits import Ball
+from cojax.errors import InputError
 from cojax.geometry import Knob
 from cojax.quadratic import Geometry, QuadraticGaussian
 from cojax.types import Array, Float, Option
@@ -34,7 +36,11 @@ class CubicGeometry(Geometry):
     limits: ClassVar = {"eta": (0.0, math.inf)}
 
     def assemble(self, **options: Option) -> QuadraticGaussian:
-        """The system from ``options``, all stated: those of :func:`cojax.quadratic.build`."""
+        """The system from ``options``, all stated: those of :func:`cojax.quadratic.build`. A limit
+        is one of u; raises InputError for a ball.
+        """
+        if isinstance(options.get("limit"), Ball):
+            raise InputError("action_limit: expected a box of u = ν + η ν³, got a ball")
         return CubicGaussian(**vars(quadratic.build(self, **options)))
 
 

@@ -399,3 +399,38 @@ def test_streams_are_common_to_all_policies():
     np.testing.assert_array_equal(system.sample_noise(s, key, 0.0 * a), system.noise.sample(key, s))
     with pytest.raises(InputError, match="sample_noise: expected the action"):
         system.sample_noise(s, key)
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_every_family_takes_limits_and_noise(family):
+    """At states of its initial law: Bellman's equation, and no feasible action below V*."""
+    kind = FAMILIES[family]
+    with scope("float64"):
+        usual = kind.build(dtype=np.float64)
+        law = usual.geometry.initial_law(np.float64)
+        s = jax.vmap(law.sample)(jax.random.split(jax.random.key(0), 16))
+        usual_size = float(jnp.abs(jax.vmap(usual.optimum)(s).action).mean())
+        full = np.ndim(usual.R) > 1
+        bound = np.full(() if full else usual.action_dim, 0.5 * usual_size)
+        limit = (Ball if full else Box)(bound)
+        law = noise_laws.law("laplace")
+        system = cojax.rebuild(usual, limit=limit, action_noise=0.3, law=law)
+
+        def at(s, key):
+            optimum = system.optimum(s)
+            a = system.feasible(usual_size * jax.random.normal(key, optimum.action.shape))
+            value = system.value(s)
+            lost = cojax.oracle.q_value(system, s, a) - value
+            excess = system.excess_cost(s, a - optimum.action, optimum)
+            held = jnp.any(system.limit.at_limit(optimum.action, system.effort))
+            best = cojax.oracle.q_value(system, s, optimum.action) - value
+            return excess, (lost - excess) / value, best / value, held
+
+        keys = jax.random.split(jax.random.key(1), 16)
+        found = jax.jit(jax.vmap(at))(s, keys)
+    excess, error, residual, held = map(np.asarray, found)
+    assert excess.min() >= 0.0
+    assert np.abs(error).max() < 1e-11
+    assert np.abs(residual).max() < 1e-11
+    if not hasattr(system, "eta"):  # whose limit is one of u
+        assert held.any()
