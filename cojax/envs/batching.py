@@ -104,4 +104,4 @@ def align_shapes(systems: Sequence[QuadraticGaussian]) -> list[QuadraticGaussian
         members = [s[name] for s in out]
         for s in out:
             s[name] = s[name].aligned(members)
-    return [QuadraticGaussian(**s) for s in out]
+    return [type(system)(**s) for system, s in zip(systems, out, strict=True)]
