@@ -18,13 +18,14 @@ Sources: Lyshevski (1998) and Abu-Khalaf and Lewis (2005) for the saturating cos
 from __future__ import annotations
 
 import abc
+import math
 from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from jax.scipy.special import xlog1py
+from jax.scipy.special import xlog1py, xlogy
 from numpy.typing import DTypeLike
 
 from cojax import errors, inputs, linalg
@@ -154,11 +155,7 @@ class Saturating(ControlCost):
         φ(u) = (1+u) log(1+u) - u.
         """
         z, change = xi / (R * self.limit), delta / self.limit
-        least = jnp.finfo(z.dtype).tiny ** 0.75  # its inverse, times its logarithm, is finite
-        both = [
-            _relative_entropy(jnp.maximum(2.0 * jax.nn.sigmoid(sign * z), least), sign * change)
-            for sign in (1.0, -1.0)
-        ]
+        both = [_relative_entropy(sign * z, sign * change) for sign in (1.0, -1.0)]
         out = _outside(optimal + delta, self.limit)
         return jnp.where(out, jnp.inf, jnp.sum(R * self.limit**2 * (both[0] + both[1])))
 
@@ -210,7 +207,8 @@ def make(
         return SoftThreshold(mu=linalg.to_device(np.broadcast_to(stated["mu"], len(R)), dtype))
     if limit is None:
         raise InputError(f"action_limit: expected the bound of control_cost {kind.kind}, got none")
-    return kind(limit=linalg.to_device(np.broadcast_to(limit, len(R)), dtype))
+    bounded = Box if kind is Box else Saturating
+    return bounded(limit=linalg.to_device(np.broadcast_to(limit, len(R)), dtype))
 
 
 @jax.custom_jvp
@@ -230,16 +228,15 @@ def _outside(a: jax.Array, limit: jax.Array) -> jax.Array:
     return jnp.any(jnp.abs(a) > limit * (1.0 + SLACK * jnp.finfo(limit.dtype).eps))
 
 
-def _relative_entropy(t: jax.Array, d: jax.Array) -> jax.Array:
-    """t φ(d/t) = (t + d) log((t + d)/t) - d >= 0 for t > 0 and d >= -t; by its series where d is
-    small beside t.
+def _relative_entropy(z: jax.Array, d: jax.Array) -> jax.Array:
+    """t φ(d/t) = (t + d) log((t + d)/t) - d >= 0 for t = 2/(1 + e^{-z}) and d >= -t; by its series
+    where d is small beside t.
     """
-    u = d / t
-    small = jnp.abs(u) < 0.06
-    v = jnp.where(small, u, 0.0)
-    series = jnp.zeros_like(v)
-    for k in range(14, 1, -1):  # Σ_{k >= 2} (-v)^k / (k (k - 1))
-        series = 1.0 / (k * (k - 1.0)) - v * series
-    whole = jnp.maximum(jnp.where(small, 0.0, u), -1.0)
-    far = xlog1py(1.0 + whole, whole) - whole
-    return t * jnp.where(small, v * v * series, far)
+    t, log_t = 2.0 * jax.nn.sigmoid(z), math.log(2.0) + jax.nn.log_sigmoid(z)
+    small = jnp.abs(d) < 0.06 * t
+    u = jnp.where(small, d, 0.0) / jnp.where(small, t, 1.0)
+    series = jnp.zeros_like(u)
+    for k in range(14, 1, -1):  # Σ_{k >= 2} (-u)^{k-2} / (k (k - 1))
+        series = 1.0 / (k * (k - 1.0)) - u * series
+    x = jnp.maximum(jnp.where(small, 1.0, t + d), 0.0)
+    return jnp.where(small, t * u * u * series, xlogy(x, x) - x * log_t - d)

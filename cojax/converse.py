@@ -1,7 +1,7 @@
 """The general converse (theory beyond the paper's Section V): any value, any cost of control.
 
     v(s) = sᵀP s + Σ τ_j(s)      W(y) = γ E v(y + w)      V* = v + b
-    y*(s) = ŷ + z(s)             ŷ = argmin W,  z(s) the optimal next mean of the QG system of P, Q, R
+    y*(s) = ŷ + z(s)             ŷ = argmin W, z(s) the optimal next mean of the QG system
     a*(s) = (∂ρ)⁻¹(ξ),  ξ = -p gᵀ∇W(y*)         f(s) = y* - p g a*
     c(s, a) = q(s) + ρ(a)        q(s) = v - ρ(a*) - (W(y*) - W(ŷ))       b = W(ŷ)/(1-γ)
     A*(s, a) = D_ρ(a, a*; ξ) + D_W(y* + p g δ, y*),  δ = a - a*
@@ -17,6 +17,7 @@ control of :mod:`cojax.control_costs`; with none and ρ = aᵀR a it is the pape
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -123,9 +124,7 @@ class Converse(QuadraticGaussian):
             mean = mean + term.mean(z)
         return mean - self.rest
 
-    def state_cost(
-        self, s: Float[Array, "d"], optimum: Optimum | None = None
-    ) -> Float[Array, ""]:
+    def state_cost(self, s: Float[Array, "d"], optimum: Optimum | None = None) -> Float[Array, ""]:
         """q(s); ``optimum`` is that at s, computed where it is not given."""
         optimum = self.optimum(s) if optimum is None else optimum
         spent = self.control.price(self.R, optimum.action)
@@ -211,7 +210,7 @@ def extend(
     stated = checked_value(value, d)
     if stated and type(system.noise) not in GAUSSIAN:
         kind = type(system.noise).__name__
-        raise InputError(f"value.terms: expected Gaussian noise, whose expectation is exact, got {kind}")
+        raise InputError(f"value.terms: expected Gaussian noise, got {kind}")
     with precision.x64():
         host = {"P": system.P, "R": system.R, "Sigma": system.noise.covariance()} | (exact or {})
         P, R, Sigma = (np.asarray(host[name], np.float64) for name in ("P", "R", "Sigma"))
@@ -221,8 +220,9 @@ def extend(
         terms = _terms(stated, P, Sigma)
         least = _least(stated, P, d)
         shift = None if all(term.even for term in terms) else _rest_point(terms, P)
-        rest = float(sum(np.asarray(t.mean(np.zeros(d) if shift is None else shift)) for t in terms))
-        rest += 0.0 if shift is None else float(shift @ linalg.to_full(P) @ shift)
+        y = np.zeros(d) if shift is None else shift
+        rest = float(y @ linalg.to_full(P) @ y)
+        rest += sum(float(np.asarray(term.mean(jnp.asarray(y)))) for term in terms)
     gamma = float(np.asarray(system.gamma, np.float64)) if exact is None else exact["gamma"]
     priced = np.sum(linalg.to_full(P) * linalg.to_full(Sigma)) + rest
 
@@ -308,14 +308,14 @@ def _terms(stated: list[Content], P: np.ndarray, Sigma: np.ndarray) -> tuple[Ter
             PSP = PS * P if PS.ndim == 1 else PS @ linalg.to_full(P)
             t1 = np.sum(linalg.to_full(P) * full)
             t2 = np.sum(PS**2) if PS.ndim == 1 else np.sum(PS * PS.T)
-            out.append(value_terms.Quartic(weight.sum(), P, PSP, t1, t2))
+            out.append(_made(value_terms.Quartic, weight.sum(), P, PSP, t1, t2))
             continue
         L = np.stack([_projection(term["along"], d) for _, term in chosen])
         sigma = np.sqrt(np.einsum("kd,de,ke->k", L, full, L))
         if kind == "cosine":
             omega = np.array([term["frequency"] for _, term in chosen])
             decay = np.exp(-0.5 * (omega * sigma) ** 2)
-            out.append(value_terms.Cosine(weight, L, omega, decay))
+            out.append(_made(value_terms.Cosine, weight, L, omega, decay))
             continue
         for (i, _), deviation in zip(chosen, sigma, strict=True):
             if deviation < 1e-12 * np.linalg.norm(L):
@@ -324,11 +324,15 @@ def _terms(stated: list[Content], P: np.ndarray, Sigma: np.ndarray) -> tuple[Ter
         if kind == "kinked":
             M = np.stack([_projection(term["times"], d) for _, term in chosen])
             covariance = np.einsum("kd,de,ke->k", L, full, M)
-            out.append(value_terms.Kinked(weight, L, M, sigma, covariance))
+            out.append(_made(value_terms.Kinked, weight, L, M, sigma, covariance))
         else:
-            made = value_terms.Absolute if kind == "absolute" else value_terms.SignedSquare
-            out.append(made(weight, L, sigma))
+            form = value_terms.Absolute if kind == "absolute" else value_terms.SignedSquare
+            out.append(_made(form, weight, L, sigma))
     return tuple(out)
+
+
+def _made(form: Callable[..., Term], *leaves: ArrayLike) -> Term:
+    return form(*(linalg.to_device(x, np.float64) for x in leaves))
 
 
 def _least(stated: list[Content], P: np.ndarray, d: int) -> float:
@@ -349,7 +353,8 @@ def _least(stated: list[Content], P: np.ndarray, d: int) -> float:
     root = linalg.to_full(linalg.inverse_sqrt_spd(P))
     least = 1.0
     for sides in itertools.product((-1.0, 1.0), repeat=len(pieces)):
-        K = sum((side * K for side, K in zip(sides, pieces.values(), strict=True)), np.zeros((d, d)))
+        chosen = [side * K for side, K in zip(sides, pieces.values(), strict=True)]
+        K = sum(chosen, np.zeros((d, d)))
         least = min(least, 1.0 + float(np.linalg.eigvalsh(root @ K @ root)[0]))
     if least <= 1e-6:
         raise InputError(f"value.terms: expected v > 0 but at 0, got least v/sᵀPs {least:.4g}")
@@ -361,7 +366,7 @@ def _rest_point(terms: tuple[Term, ...], P: np.ndarray) -> np.ndarray:
     full = linalg.to_full(P)
     y = np.zeros(len(P))
     for _ in range(100):
-        slopes = [np.asarray(term.slope(y)) for term in terms]
+        slopes = [np.asarray(term.slope(jnp.asarray(y))) for term in terms]
         bends = [np.asarray(jax.jacfwd(term.slope)(jnp.asarray(y))) for term in terms]
         gradient, H = 2.0 * full @ y + sum(slopes), 2.0 * full + sum(bends)
         if np.linalg.eigvalsh(0.5 * (H + H.T))[0] <= 0.0:

@@ -364,7 +364,8 @@ def rebuild(system: QuadraticGaussian, **changes: Option) -> QuadraticGaussian:
     unusable value, and for what P̂, Q̂, R̂ and κ of a class of its own depend on.
     """
     if type(system) is not QuadraticGaussian:
-        raise errors.InputError(f"rebuild: expected a quadratic system, got {type(system).__name__}")
+        kind = type(system).__name__
+        raise errors.InputError(f"rebuild: expected a quadratic system, got {kind}")
     if jnp.ndim(system.gamma):
         raise errors.InputError(
             "system: expected one system, got a stacked batch; rebuild, then stack"

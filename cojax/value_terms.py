@@ -11,8 +11,8 @@ Of projections x = ℓᵀs with σ² = ℓᵀΣℓ, A(x) = E|x + σξ| = σ√(2
 | kinked | κ abs(ℓᵀs) mᵀs | κ (A(ℓᵀμ) mᵀμ + ℓᵀΣm erf(ℓᵀμ/σ√2)) |
 
 t1 = tr PΣ, t2 = tr (PΣ)². Two quadratics glued along ℓᵀs = 0 are sᵀP s and terms of the kinds
-signed-square and kinked. Expectations are smooth where σ > 0: kinks of τ are no kinks of E τ(μ + w).
-Divergences E τ(z + d + w) - E τ(z + w) - dᵀ∇ are computed without the cancellation of their sum.
+signed-square and kinked. Where σ > 0, expectations are smooth whatever kinks τ has. Divergences
+E τ(z + d + w) - E τ(z + w) - dᵀ∇ are computed without the cancellation of that sum.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ import numpy as np
 from flax import struct
 from jax.scipy.special import erf
 
-from cojax import linalg
 from cojax.linalg import Symmetric, dot, matvec, product, quadratic_form
 from cojax.types import Array, Float
 
@@ -344,7 +343,7 @@ def _quadrature(function, dtype) -> jax.Array:
 
 
 def absolute_mean_logistic(x: jax.Array, scale: jax.Array) -> jax.Array:
-    """E|x + w| = 2 scale log(2 cosh(x/2 scale)) of logistic w; its derivative is tanh(x/2 scale)."""
+    """E|x + w| = 2 scale log(2 cosh(x/2 scale)) of logistic w; its slope is tanh(x/2 scale)."""
     return 2.0 * scale * jnp.logaddexp(0.5 * x / scale, -0.5 * x / scale)
 
 
