@@ -37,10 +37,17 @@ EDGE = 1.0 - 1e-6
 SLACK = 16.0  # roundings by which an action may be over its bound
 
 
+def _word(kind: str) -> str:
+    """A static field. JAX takes dataclasses of as many fields for one type when it looks for a
+    compiled program (0.10.2: their pytree structures are equal), unless static fields differ.
+    """
+    return struct.field(pytree_node=False, default=kind)
+
+
 class ControlCost(abc.ABC):
     """ρ, its subgradient's inverse and its divergence; R (m, m) or (m,) is the system's."""
 
-    kind: ClassVar[str]
+    kind: str
     constrained: ClassVar[bool] = False  # whether some actions are not feasible
     smooth: ClassVar[bool] = True  # whether ρ has a gradient at every feasible action
 
@@ -67,7 +74,7 @@ class ControlCost(abc.ABC):
 class Quadratic(ControlCost):
     """ρ = aᵀR a."""
 
-    kind = "quadratic"
+    kind: str = _word("quadratic")
 
     def price(self, R, a):
         """aᵀR a."""
@@ -87,7 +94,7 @@ class SoftThreshold(ControlCost):
     """ρ = Σ r a² + μ|a|."""
 
     mu: Float[Array, "*batch m"]
-    kind = "soft-threshold"
+    kind: str = _word("soft-threshold")
     smooth = False
 
     def price(self, R, a):
@@ -110,7 +117,7 @@ class Box(ControlCost):
     """ρ = Σ r a² on |a_i| <= ū_i."""
 
     limit: Float[Array, "*batch m"]
-    kind = "box"
+    kind: str = _word("box")
     constrained = True
 
     def price(self, R, a):
@@ -138,7 +145,7 @@ class Saturating(ControlCost):
     """ρ = Σ r ū² ((1+x) log(1+x) + (1-x) log(1-x)), x = a/ū: an optimum that never meets ū."""
 
     limit: Float[Array, "*batch m"]
-    kind = "saturating"
+    kind: str = _word("saturating")
     constrained = True
 
     def price(self, R, a):

@@ -55,7 +55,7 @@ def _about(system: Converse) -> About:
         "actions": system.action_dim,
         "gamma": number(system.gamma),
         "p": number(system.p),
-        "value": " + ".join(["sᵀPs", *(type(t).__name__ for t in system.terms)]),
+        "value": " + ".join(["sᵀPs", *(term.kind for term in system.terms)]),
         "control cost": system.control.kind,
         "dtype": getattr(system.gamma, "dtype", ""),
     }

@@ -40,8 +40,11 @@ NEAR = 8.0  # a kink this many steps away bends nothing on the way
 
 
 class Term(abc.ABC):
-    """Terms of one kind; methods are of one state s, mean next state z, or step d, all (d,)."""
+    """Terms of one ``kind``, a static field, without which JAX (0.10.2) takes classes of as many
+    fields for one; methods are of one state s, mean next state z, or step d, all (d,).
+    """
 
+    kind: str
     even: ClassVar[bool] = True  # τ(-s) = τ(s), and 0 is the least of E τ(· + w)
 
     @abc.abstractmethod
@@ -74,6 +77,7 @@ class Quartic(Term):
     PSP: Symmetric  # P Σ P
     t1: Float[Array, "*batch"]
     t2: Float[Array, "*batch"]
+    kind: str = struct.field(pytree_node=False, default="quartic")
 
     def at(self, s):
         """κ x²."""
@@ -168,6 +172,7 @@ class Absolute(Projected):
     weight: Scalars
     L: Rows
     sigma: Scalars
+    kind: str = struct.field(pytree_node=False, default="absolute")
 
     def plain(self, x):
         """|x|."""
@@ -202,6 +207,7 @@ class SignedSquare(Projected):
     weight: Scalars
     L: Rows
     sigma: Scalars
+    kind: str = struct.field(pytree_node=False, default="signed-square")
     even = False
 
     def plain(self, x):
@@ -239,6 +245,7 @@ class Cosine(Projected):
     L: Rows
     omega: Scalars
     decay: Scalars  # e^{-ω²σ²/2}
+    kind: str = struct.field(pytree_node=False, default="cosine")
 
     def plain(self, x):
         """1 - cos ωx = 2 sin²(ωx/2)."""
@@ -275,6 +282,7 @@ class Kinked(Term):
     M: Rows
     sigma: Scalars
     covariance: Scalars  # ℓᵀΣ m
+    kind: str = struct.field(pytree_node=False, default="kinked")
     even = False
 
     def at(self, s):

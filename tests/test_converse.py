@@ -255,7 +255,8 @@ STATES = np.concatenate(
 SOME = [
     ("none", "saturating"), ("quartic", "saturating"), ("absolute", "soft-threshold"),
     ("wells", "box"), ("glued", "quadratic"), ("sum", "quadratic"), ("sum", "soft-threshold"),
-    ("glued", "saturating"), ("wells", "soft-threshold"), ("absolute", "box"), ("none", "soft-threshold"),
+    ("glued", "saturating"), ("wells", "soft-threshold"), ("absolute", "box"),
+    ("none", "soft-threshold"),
 ]  # fmt: skip
 
 
@@ -272,6 +273,19 @@ def test_the_value_is_the_minimum_over_actions_and_the_action_attains_it(value, 
         assert said.value[i] == pytest.approx(V, rel=1e-12)
         assert bellman == pytest.approx(V, rel=1e-9)
         np.testing.assert_allclose(said.action[i], best, atol=2e-5)
+
+
+def test_no_two_kinds_are_one_to_jax():
+    """It looks compiled programs up by the structure of their arguments, in which dataclasses of as
+    many fields were found equal.
+    """
+    x = jnp.ones(2)
+    made: list = [cost(x) for name, cost in control_costs.KINDS.items() if name != "quadratic"]  # pyright: ignore
+    made += [term(x, x, x) for term in (value_terms.Absolute, value_terms.SignedSquare)]
+    made += [value_terms.Quartic(*5 * [x]), value_terms.Kinked(*5 * [x])]
+    structures = [jax.tree.structure(one) for one in made]
+    for i, one in enumerate(structures):
+        assert structures.index(one) == i
 
 
 @pytest.mark.parametrize("value", VALUES)
@@ -610,7 +624,7 @@ def test_leaves_that_contradict_each_other_are_refused():
     with pytest.raises(InputError, match="expected one quadratic-Gaussian system"):
         extend(system)
     assert "Converse system: Plane" in repr(system)
-    assert "sᵀPs + Cosine" in repr(system)
+    assert "sᵀPs + cosine" in repr(system)
 
 
 def raising(part):
