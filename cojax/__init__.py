@@ -31,6 +31,7 @@ _NAMES = {
 _MODULES = (
     "adapters",
     "agents",
+    "converse",
     "envs",
     "evaluation",
     "experiments",
@@ -51,6 +52,7 @@ __all__ = ["__version__", *_NAMES, *_MODULES]  # pyright: ignore[reportUnsupport
 if TYPE_CHECKING:
     from cojax import adapters as adapters
     from cojax import agents as agents
+    from cojax import converse as converse
     from cojax import envs as envs
     from cojax import evaluation as evaluation
     from cojax import experiments as experiments

@@ -23,13 +23,14 @@ import numpy as np
 from flax import struct
 
 from cojax import linalg
+from cojax.distinct import Distinct
 from cojax.linalg import Symmetric, dot, matvec, quadratic_form
 from cojax.types import Array, Float
 
 NEAR = 1e-5  # relative, of an action that is at its limit up to rounding
 
 
-class ActionLimit(abc.ABC):
+class ActionLimit(Distinct, abc.ABC):
     """A convex set of feasible actions, the origin inside."""
 
     word: ClassVar[str]

@@ -23,6 +23,7 @@ from flax import struct
 
 from cojax import inputs, precision, quadratic
 from cojax.action_limits import Ball
+from cojax.distinct import of_another
 from cojax.errors import InputError
 from cojax.geometry import Knob
 from cojax.quadratic import Geometry, QuadraticGaussian
@@ -41,7 +42,7 @@ class CubicGeometry(Geometry):
         """
         if isinstance(options.get("limit"), Ball):
             raise InputError("action_limit: expected a box of u = ν + η ν³, got a ball")
-        return CubicGaussian(**vars(quadratic.build(self, **options)))
+        return CubicGaussian(**of_another(quadratic.build(self, **options)))
 
 
 @inputs.guarded

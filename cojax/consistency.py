@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from cojax.converse import Converse
 from cojax.kinematic import KinematicGaussian, KinematicGeometry, tolerance
 from cojax.noise import covariance
 from cojax.quadratic_gaussian import HATS, QuadraticGaussian
@@ -44,7 +45,10 @@ def contradiction(system: QuadraticGaussian) -> str | None:
         found += _kinematic(system, P, P - Q, gamma=gamma[..., None, None])
     Sigma = covariance(system.noise)
     if Sigma is not None and system.P_hat is None:
-        weighted = gamma / (1.0 - gamma) * np.sum(P * Sigma, (-2, -1))
+        priced = np.sum(P * Sigma, (-2, -1))
+        if isinstance(system, Converse):
+            priced = priced + np.asarray(system.rest, np.float64)
+        weighted = gamma / (1.0 - gamma) * priced
         scale = gamma / (1.0 - gamma) ** 2 * np.sum(np.abs(P * Sigma), (-2, -1))
         found.append(("offset", (offset - weighted)[..., None, None], scale))
     for name, error, scale in found:

@@ -14,6 +14,7 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from cojax import inputs, labels, linalg, precision
+from cojax.distinct import Distinct
 from cojax.errors import InputError, one_of
 from cojax.initial import InitialLaw
 from cojax.types import Array, Float, Json, Option, Options
@@ -33,7 +34,7 @@ USUAL: Options = {
 }
 
 
-class Family(abc.ABC):
+class Family(Distinct, abc.ABC):
     """A page on a family: input map, rotation field, initial law, and its ways.
 
     Implementations are pytrees: knobs are leaves (swept), dimensions static, all with defaults.
@@ -106,7 +107,8 @@ class Family(abc.ABC):
     @classmethod
     def fields(cls) -> dict[str, float]:
         """Knobs and dimensions, and what each is unless given."""
-        return {f.name: f.default for f in dataclasses.fields(cls)}  # pyright: ignore
+        fields = dataclasses.fields(cls)  # pyright: ignore[reportArgumentType]
+        return {f.name: f.default for f in fields if f.name != "type_name"}  # pyright: ignore
 
     @classmethod
     def of(cls, values: Mapping[str, Json]) -> Self:

@@ -12,11 +12,12 @@ import jax.numpy as jnp
 from flax import struct
 
 from cojax import streams
+from cojax.distinct import Distinct
 from cojax.noise_laws import LARGEST_NORMAL
 from cojax.types import Array, Float, PRNGKeyArray
 
 
-class InitialLaw(abc.ABC):
+class InitialLaw(Distinct, abc.ABC):
     """A distribution of s_0. Draws are made in float32 and cast, as in :mod:`cojax.noise`."""
 
     limits: ClassVar[Mapping[str, tuple[float, float]]] = {}  # of numbers that a file states

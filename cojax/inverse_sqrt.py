@@ -16,6 +16,7 @@ from jax import lax
 from numpy.typing import DTypeLike
 
 from cojax import linalg
+from cojax.distinct import Distinct
 from cojax.linalg import Symmetric, matvec, padded, product, written_out
 from cojax.types import Array, Float, Int
 
@@ -26,7 +27,7 @@ BLOCK = 8  # terms of a trimmed series between two tests of the loop; divides it
 UNROLLED_DEGREE = 24  # longer recurrences are rolled into a loop, to keep compilation short
 
 
-class InverseSqrt(abc.ABC):
+class InverseSqrt(Distinct, abc.ABC):
     """How y = M^{-1/2} u is computed for M = A + D, A constant and D ⪰ 0 depending on the state.
 
     ``D`` is a function v ↦ D v. Every implementation is a pytree, uses products only, and is

@@ -38,6 +38,7 @@ from flax import struct
 from numpy.typing import ArrayLike, DTypeLike
 
 from cojax import inputs, inverse_sqrt, linalg, precision, quadratic
+from cojax.distinct import of_another
 from cojax.errors import InputError
 from cojax.geometry import Knob
 from cojax.linalg import matvec, product, quadratic_form
@@ -240,7 +241,7 @@ def build(
     leaves |= {} if metric else {"one_way": one_way}
     derived: Options = {name: linalg.to_device(x, dtype) for name, x in leaves.items()}
     derived["inverse_sqrt"] = inverse_sqrt.choose(K0, lo, hi, dtype)
-    return KinematicGaussian(**(vars(plain) | derived))
+    return KinematicGaussian(**(of_another(plain) | derived))
 
 
 def blocks(

@@ -20,11 +20,12 @@ from jax import lax
 from numpy.typing import DTypeLike
 
 from cojax import linalg, streams
+from cojax.distinct import Distinct
 from cojax.noise_laws import NORMAL, Law
 from cojax.types import Array, Float, PRNGKeyArray
 
 
-class Noise(abc.ABC):
+class Noise(Distinct, abc.ABC):
     """A zero-mean disturbance w, independent over time.
 
     Attributes:

@@ -18,6 +18,7 @@ import numpy as np
 from flax import struct
 
 from cojax import inputs
+from cojax.distinct import Distinct
 from cojax.errors import one_of
 from cojax.types import Array, Float, Option, PRNGKeyArray
 
@@ -28,7 +29,7 @@ LARGEST_NORMAL = (
 CELLS = 2**23  # values of jax.random.uniform in float32
 
 
-class Law(abc.ABC):
+class Law(Distinct, abc.ABC):
     """A law of one entry of the white noise, of mean 0 and variance 1. Its parameters are leaves.
 
     Attributes:

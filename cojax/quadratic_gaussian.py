@@ -22,7 +22,7 @@ P̂⁻¹ = P⁻¹ - 2θ Σ and κ = -log det(I - 2θ Σ P)/2θ; noise on the act
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -96,6 +96,7 @@ class QuadraticGaussian(System):
         parameterization: "metric" (MN) or "sqrt" (SR).
     """
 
+    rebuilds: ClassVar[bool] = True  # whether matrices and knobs say all of it
     geometry: Family
     P: Symmetric
     Q: Symmetric

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from cojax.distinct import Distinct
 from cojax.types import Array, Float, PRNGKeyArray
 
 
@@ -26,7 +27,7 @@ class Optimum(NamedTuple):
     next_mean: Float[Array, "*batch d"]  # z*(s) = f(s) + G(s) a*(s)
 
 
-class System(abc.ABC):
+class System(Distinct, abc.ABC):
     """A certified system: minimise E Σ γᵏ c(s_k, a_k); V* and π* are known in closed form.
 
     Implementations are pytrees. ``gamma`` and ``offset`` (b = V*(origin)) are leaves.

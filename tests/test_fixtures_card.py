@@ -36,6 +36,13 @@ def test_show_names_what_a_person_asks_for():
     assert json.loads(out)[0]["sha256"] == load_fixture(ARM).sha256
 
 
+def test_show_names_terms_of_the_value_and_the_cost_of_control():
+    out = run("show", "wells-arm-n1")[1]
+    assert "value sᵀPs + cosine, weight 3.0, frequency 2.5, along [1.0, 1.0]" in out
+    assert "V* at the origin" not in out  # which P and Sigma alone do not give
+    assert "control cost soft-threshold, mu 0.5" in run("show", "sparse-arm-n2")[1]
+
+
 def test_show_draws_a_fixture_whole_or_not_at_all(tmp_path):
     path = tmp_path / "card.png"
     assert run("show", ARM, "--plot", str(path))[0] == 0

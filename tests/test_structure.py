@@ -15,10 +15,11 @@ PACKAGE = Path(__file__).parents[1] / "cojax"
 FLOORS = [  # each may import what stands below it
     {"errors", "types"},
     {"io", "labels"},
-    {"inputs", "plugins", "precision", "linalg", "inverse_sqrt", "streams"},
-    {"noise_laws", "noise", "initial", "action_limits"},
+    {"distinct", "inputs", "plugins", "precision", "linalg", "inverse_sqrt", "streams"},
+    {"noise_laws", "noise", "initial", "action_limits", "value_terms", "control_costs"},
     {"system", "policy", "geometry"},
     {"quadratic_gaussian", "quadratic", "oracle", "kinematic", "actuators"},
+    {"converse"},
     {"consistency"},
     {"families"},
     {"envs"},
