@@ -254,7 +254,7 @@ def extend(
 
 
 def checked_value(stated: Content | None, d: int) -> list[Content]:
-    """The terms of a value as a file states it, in full, for ``d`` states; none for None.
+    """The terms of a value as it is ``stated`` in a file, in full, for ``d`` states; none for None.
 
     Raises ValueError, one line: field, what was expected, what was found.
     """
