@@ -189,8 +189,8 @@ def _with_state_noise(
 def effort_of(
     geometry: Geometry, P: np.ndarray, R: np.ndarray, *, weight: float, sigma: ArrayLike
 ) -> np.ndarray:
-    """R̂ = R + γ p² diag(σ_i² |g(0) e_i|²_P) of a ``geometry``, of matrices that were checked;
-    ``weight`` is γ p², and ``sigma`` σ, a number or (m,). Raises ValueError for σ < 0.
+    """R̂ = R + γ p² diag(σ_i² |g(0) e_i|²_P) of a ``geometry``; P and R were checked, ``weight`` is
+    γ p², and ``sigma`` σ, a number or (m,). Raises ValueError for σ < 0.
     """
     sigma = inputs.vector("action_noise", sigma, geometry.action_dim)
     if (sigma < 0.0).any():
