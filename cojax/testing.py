@@ -155,17 +155,15 @@ class Probe:
                 "action": best,
                 "at_action": advantage(s, best),
                 "at_clipped": advantage(s, self.clipped(best)),
-                "at_random": advantage(s, a),
+                "at_random": advantage(s, self.clipped(a)),
             }
 
         return jax.tree.map(np.asarray, at(*self.states[1:]))
 
     def clipped(self, actions: Float[Array, "*N m"]) -> Float[Array, "*N m"]:
         """The actions that the environment takes for these."""
-        if not getattr(self.params, "clip_actions", False):
-            return actions
-        space = self.env.action_space(self.params)
-        return jnp.where(jnp.isfinite(actions), jnp.clip(actions, space.low, space.high), actions)
+        clip = getattr(self.params, "clip", None)
+        return actions if clip is None else clip(actions)
 
 
 def _oracle_of(params: PyTree) -> Oracle:

@@ -18,6 +18,13 @@ def test_every_family_conforms(family):
     check_env(*cojax.make(f"{family}-v0", **SMALL.get(family, {})), num_draws=512)
 
 
+@pytest.mark.parametrize(
+    "name", ["arm-n4-box", "nvdex-k1-ball", "arm-n4-action-noise", "quartic-arm-n2"]
+)
+def test_classes_beyond_the_papers_conform(name):
+    check_env(ConverseEnv(), cojax.load_fixture(name).params, num_draws=512)
+
+
 class Wrong(ConverseEnv):
     """The time limit ends the world, and the reward is off by a hundredth."""
 
