@@ -21,6 +21,7 @@ import numpy as np
 
 import cojax
 from cojax import system as systems
+from cojax.families import ConverseArm
 from cojax.fixtures import Fixture, validate
 from cojax.quadratic import QuadraticGaussian
 
@@ -28,17 +29,21 @@ STEPS = 64
 CLASSES = (
     "arm-n4-box", "arm-n9-box", "arm-n4-ball", "nvdex-k1-ball", "arm-n4-student-t",
     "nvdex-k1-gusts", "arm-n2-impulses", "point-mass-uniform", "arm-n4-action-noise",
-    "nvdex-k2-action-noise", "arm-n4-state-noise", "unicycle-state-noise",
+    "nvdex-k2-action-noise", "arm-n4-state-noise", "unicycle-state-noise", "kinematic-arm-n2",
+    "kinematic-arm-n6", "planar-aerial", "aerial-strong", "sparse-arm-n2", "sparse-arm-n4",
+    "wells-arm-n1", "wells-arm-n2", "quartic-arm-n2", "quartic-arm-n4",
 )  # fmt: skip
+OTHERS = ("KinematicArm", "PlanarAerial", "Aerial")
 BUDGETS = {"ppo": 300_000, "ddpg": 100_000}
 
 
 @jax.jit
 def rollout(system: systems.System, s: jax.Array, key: jax.Array) -> jax.Array:
-    """STEPS steps of a batch under the feasible part of a fixed action."""
-    a = system.feasible(jnp.full((system.action_dim,), 0.1))
+    """STEPS steps of a batch under a fixed action, the feasible one that is nearest."""
+    action = jnp.full((system.action_dim,), 0.1)
 
     def one(s, key):
+        a = system.feasible(action)
         return systems.step(system, s, a, key), system.stage_cost(s, a)
 
     def body(carry, key):
@@ -51,8 +56,11 @@ def rollout(system: systems.System, s: jax.Array, key: jax.Array) -> jax.Array:
 
 
 def plain(fixture: Fixture) -> QuadraticGaussian:
-    """The paper's system of the same matrices."""
-    return fixture.with_changes(action_limit=2.0, noise={"model": "gaussian"}).system()
+    """The paper's system of the same matrices; the arm of as many states for other families."""
+    if fixture.family in OTHERS:
+        return ConverseArm.build(fixture.state_dim // 2, 0.8)
+    changes = {"action_limit": 2.0, "noise": {"model": "gaussian"}}
+    return fixture.with_changes(value=None, control_cost=None, **changes).system()
 
 
 def rates(fixture: Fixture, batch: int, repeats: int) -> tuple[float, np.ndarray]:
