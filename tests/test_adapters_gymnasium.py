@@ -482,3 +482,12 @@ def test_a_batch_of_systems(params):
     assert len({id(x) for x in jax.tree.leaves(envs._batch.member(1)[0])}) > 3
     with pytest.raises(ValueError, match="action_limit: expected the same"):
         VectorEnv(cojax.stack([params, other.replace(action_limit=other.action_limit / 2)]))
+
+
+def test_entries_of_the_spaces_have_names_and_units():
+    one = gymnasium.make("cojax/Fixture-v0", name="arm-n2-p0.80-s7")
+    many = gymnasium.make_vec("cojax/Fixture-v0", num_envs=2, name="arm-n2-p0.80-s7")
+    for env in (one.unwrapped, many.unwrapped):
+        observation, action = env.labels
+        assert observation[0] == "θ_1 [rad]"
+        assert (len(observation), len(action)) == (4, 2)

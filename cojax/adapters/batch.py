@@ -16,6 +16,8 @@ from gymnax.environments.environment import Environment
 from cojax import envs, inputs, streams
 from cojax.envs.params import MAX_HORIZON
 from cojax.errors import InputError
+from cojax.labels import Labels
+from cojax.labels import of as labels_of
 from cojax.registration import make
 from cojax.types import Array, Key, Options, PyTree
 
@@ -278,6 +280,16 @@ class Batch:
             raise InputError("action: expected finite numbers")
         wide = array.astype(np.promote_types(array.dtype, np.float32))  # float16 lacks the bounds
         return np.clip(wide, -self._largest, self._largest).astype(np.float32)
+
+    @property
+    def labels(self) -> Labels:
+        """Names and units of the entries of an observation and of an action; numbered ones where
+        the environment has none.
+        """
+        own = getattr(self.env, "labels", None)
+        if own is not None:
+            return own(self.params)
+        return labels_of("", {}, self.obs_low.shape[-1], self.low.shape[-1])
 
     def member(self, index: int) -> tuple[PyTree, PyTree]:
         """Params of environment ``index``, and its state."""

@@ -28,6 +28,7 @@ from cojax.adapters.asked import asked_limit, require_spawn, stating_limit, with
 from cojax.adapters.batch import Batch, Step, resolve, to_numpy
 from cojax.adapters.drawing import Window, picture
 from cojax.errors import InputError
+from cojax.labels import Labels
 from cojax.types import Option, Options, PyTree
 
 Infos: TypeAlias = dict[str, PyTree]
@@ -75,6 +76,13 @@ class OfBatch:
     def num_clipped(self) -> int:
         """How many actions were outside of the box so far."""
         return self._batch.num_clipped
+
+    @property
+    def labels(self) -> Labels:
+        """Names and units of the entries of an observation and of an action, in the order of their
+        spaces.
+        """
+        return self._batch.labels
 
 
 class Env(OfBatch, gymnasium.Env[np.ndarray, np.ndarray]):
