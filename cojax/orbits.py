@@ -41,7 +41,7 @@ from cojax.types import Array, Float, Option, PRNGKeyArray, PyTree
 KINDS = ("signed", "rotation")
 
 
-# --- twins -----------------------------------------------------------------------------------------
+# --- twins ---------------------------------------------------------------------------------------
 
 
 def carried(
