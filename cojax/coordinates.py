@@ -135,7 +135,7 @@ class Linear(Coordinates):
 
 
 def _taken(x: jax.Array, index: jax.Array) -> jax.Array:
-    return x.at[index].get(mode="promise_in_bounds")
+    return jnp.asarray(x).at[index].get(mode="promise_in_bounds")
 
 
 def _about(system: Transformed) -> About:

@@ -114,7 +114,7 @@ class Sines(ObservationMap):
         """The angle in (-π, π]."""
         _, sine, cosine = self._places()
         s = o[~cosine]
-        return s.at[np.array(self.angles)].set(jnp.arctan2(o[sine], o[cosine]))
+        return jnp.asarray(s).at[np.array(self.angles)].set(jnp.arctan2(o[sine], o[cosine]))
 
     def lossless_on(self, s):
         """Whether all angles are in (-π, π]."""
