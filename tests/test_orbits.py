@@ -69,7 +69,7 @@ def test_the_optimum_of_a_twin_is_found_by_minimisation(case, T, U):
         Ti, Ui = np.linalg.inv(T), np.linalg.inv(U)
         P, Q = (Ti.T @ full(base, name) @ Ti for name in "PQ")
         R, Sigma = Ui.T @ full(base, "R") @ Ui, T @ np.diag(SIGMA) @ T.T
-        gamma = float(base.gamma)
+        gamma, rows = float(base.gamma), np.concatenate([Ui, -Ui])
         b = gamma / (1.0 - gamma) * np.trace(P @ Sigma)
         for s in states() @ T.T:
             f = np.asarray(oracle.drift(system, s))
@@ -81,9 +81,7 @@ def test_the_optimum_of_a_twin_is_found_by_minimisation(case, T, U):
 
             held = []
             if case == "box":
-                bound = np.asarray(base.limit.bound)
-                held = [{"type": "ineq", "fun": lambda a: bound - Ui @ a}]
-                held += [{"type": "ineq", "fun": lambda a: bound + Ui @ a}]
+                held = [{"type": "ineq", "fun": lambda a: np.tile([0.05, 0.2], 2) - rows @ a}]
             if case == "ball":
                 held = [{"type": "ineq", "fun": lambda a: 0.3**2 - a @ R @ a}]
             found = minimize(cost, np.zeros(2), constraints=held, method="SLSQP", tol=1e-14)
@@ -252,15 +250,14 @@ def test_box_of_actions_goes_along():
         assert float(twin.divergence_radius) == float(params.divergence_radius)
 
 
-@pytest.mark.parametrize("kind", orbits.KINDS)
-def test_twins_conform(kind):
+def test_twins_conform():
     params = cojax.make("KinematicArm-v0", **KINEMATIC)[1]
-    check_env(ENV, orbits.twin(params, 7, kind=kind), num_states=4, num_draws=1024)
+    check_env(ENV, orbits.twin(params, 7, kind="rotation"), num_states=4, num_draws=1024)
 
 
 def test_twins_of_several_systems_stack():
     """Of one shape but for their Chebyshev series; members are what they are alone."""
-    arms = [cojax.make("ConverseArm-v0", n=3, p=p, alpha0=a)[1] for p, a in ((0.3, 0.5), (0.9, 2))]
+    arms = [cojax.make("ConverseArm-v0", n=3, R=R)[1] for R in (10.0, 0.1)]
     lengths = {p.system.inverse_sqrt.length for p in arms}
     twins = [orbits.twin(p, i) for i, p in enumerate(arms)]
     batch = cojax.stack(twins)
@@ -326,7 +323,7 @@ def test_spread_is_that_of_learners_on_the_twins():
     params = cojax.make("KinematicArm-v0", n=1, max_steps_in_episode=20)[1]
     small = {"num_envs": 2, "num_steps": 4, "hidden": (4,), "num_minibatches": 1}
     options = {"hyperparameters": small, "total_timesteps": 16, "num_seeds": 2, "progress": None}
-    found = orbits.spread("shac", params, 3, 1, num_trials=8, **options)
+    found = orbits.spread("ppo", params, 3, 1, num_trials=8, **options)
     assert found.gaps.shape == (3, 2)
     assert found.lowest <= found.median <= found.highest
     assert found.lowest < found.highest

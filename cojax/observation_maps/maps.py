@@ -158,7 +158,7 @@ class Scaled(ObservationMap):
 
     def box(self, high):
         """|c| high."""
-        return _finite(ROOM * self.apply(high))
+        return _finite(ROOM * high * jnp.abs(jnp.asarray(self.scale, high.dtype)))
 
     def labels(self, names):
         """The factor in front."""
