@@ -144,10 +144,11 @@ def test_bounds_hold_what_they_should(T, U):
         expected = U @ np.clip(np.linalg.inv(U) @ b, -base.limit.bound, base.limit.bound)
         np.testing.assert_allclose(moved.clip(jnp.asarray(b)), expected, rtol=1e-12)
         # gradients of one function in both coordinates go downhill together
-        g, size = np.array([0.3, -0.2]), np.array([0.5, 0.4])
         if T is SIGNED[0]:
-            found = system.downhill(np.linalg.inv(U).T @ g, np.abs(U) @ size)
-            np.testing.assert_allclose(found, U @ base.downhill(g, size), rtol=1e-12)
+            g, size, ball = np.array([0.3, -0.2]), np.array([0.5, 0.4]), arm(**LIMITS["ball"])
+            turned = Transformed(ball, system.state, system.action)  # pyright: ignore
+            found = turned.downhill(np.linalg.inv(U).T @ g, np.abs(U) @ size)
+            np.testing.assert_allclose(found, U @ ball.downhill(g, size), rtol=1e-12)
         # one step from the guard stays in the space
         s = states(64) * 3.0
         step = jax.vmap(system.next_mean)
@@ -240,9 +241,10 @@ def test_box_of_actions_goes_along():
     """An enforced box with a limit for each action; a rotation turns the states alone."""
     params = cojax.make("ConverseArm-v0", n=3, action_limit=[0.5, 1.0, 2.0])[1]
     for kind in orbits.KINDS:
-        twin = orbits.twin(params, 4, kind=kind)
+        twin = orbits.twin(params, 1, kind=kind)
         U = twin.system.action
         assert isinstance(U, SignedPermutation)
+        assert not np.array_equal(U.source, [0, 1, 2])
         assert isinstance(twin.system.state, Linear if kind == "rotation" else SignedPermutation)
         np.testing.assert_array_equal(twin.action_limit, params.action_limit[U.source])
         a = jnp.array([9.0, -0.7, 1.4])
