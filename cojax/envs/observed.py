@@ -20,6 +20,13 @@ class Observed(environment.Environment):
 
     State, reward and what ends an episode are those of the environment. Made by
     :func:`cojax.envs.observed`.
+
+    Args:
+        env: what is wrapped.
+        map: m, an :class:`cojax.observation_maps.ObservationMap`.
+
+    Methods take ``key``, a key of JAX; ``state`` and ``action`` of the wrapped environment; and its
+    ``params``, by default its own.
     """
 
     def __init__(self, env: environment.Environment, map: ObservationMap):
@@ -131,7 +138,7 @@ class Observed(environment.Environment):
 
 
 def observed(env: environment.Environment, map: ObservationMap) -> Observed:
-    """The environment that shows m(obs): :mod:`cojax.observation_maps` has the maps.
+    """The environment ``env`` showing m(obs), m the ``map``: see :mod:`cojax.observation_maps`.
 
     Raises InputError for what is no environment or no map, and, where the environment has params
     of its own, for a map of another number of states.
