@@ -37,7 +37,9 @@ _MODULES = (
     "experiments",
     "families",
     "fixtures",
+    "observation_maps",
     "oracle",
+    "orbits",
     "precision",
     "quadratic",
     "report",
@@ -58,7 +60,9 @@ if TYPE_CHECKING:
     from cojax import experiments as experiments
     from cojax import families as families
     from cojax import fixtures as fixtures
+    from cojax import observation_maps as observation_maps
     from cojax import oracle as oracle
+    from cojax import orbits as orbits
     from cojax import precision as precision
     from cojax import quadratic as quadratic
     from cojax import report as report

@@ -3,6 +3,7 @@
 from cojax.envs.batching import num_instances, stack, unstack
 from cojax.envs.common_streams import CommonStreams
 from cojax.envs.environment import ConverseEnv, EnvState
+from cojax.envs.observed import Observed, observed
 from cojax.envs.params import EnvParams, env_params
 
 __all__ = [
@@ -10,8 +11,10 @@ __all__ = [
     "ConverseEnv",
     "EnvParams",
     "EnvState",
+    "Observed",
     "env_params",
     "num_instances",
+    "observed",
     "stack",
     "unstack",
 ]

@@ -10,6 +10,7 @@ import numpy as np
 from jax.core import Tracer
 
 from cojax import inputs, linalg, precision
+from cojax.coordinates import innermost, rewrapped
 from cojax.envs.params import EnvParams
 from cojax.errors import InputError
 from cojax.quadratic import HATS, QuadraticGaussian
@@ -33,15 +34,16 @@ def stack(params: Sequence[EnvParams]) -> EnvParams:
     first = shape(params[0])
     for index, other in enumerate(params[1:], start=1):
         _require_equal(first, shape(other), index)
-    if isinstance(params[0].system, QuadraticGaussian):
-        aligned = align_shapes([p.system for p in params])  # pyright: ignore
+    bases, changes = zip(*(innermost(p.system) for p in params), strict=True)
+    if isinstance(bases[0], QuadraticGaussian):
+        aligned = map(rewrapped, align_shapes(bases), changes)  # pyright: ignore
         params = [inputs.swapped(p, system=s) for p, s in zip(params, aligned, strict=True)]
     return jax.tree.map(_stack, *params)
 
 
 def shape(params: EnvParams) -> tuple[PyTree, ...]:
     """Params stack where it is equal: all that tells them apart and cannot be aligned."""
-    parts, system = vars(params), params.system
+    parts, (system, changes) = vars(params), innermost(params.system)
     kinds: tuple[PyTree, ...] = ()
     if isinstance(system, QuadraticGaussian):
         leaves = vars(system)
@@ -49,7 +51,8 @@ def shape(params: EnvParams) -> tuple[PyTree, ...]:
         given = tuple(leaves[name] is not None for name in MATRICES)
         kinds = (type(system), system.parameterization, system.inverse_sqrt.kind, noise, given)
         apart = (*MATRICES, "parameterization", "inverse_sqrt", "noise")
-        parts = parts | {"system": {k: v for k, v in leaves.items() if k not in apart}}
+        own = {k: v for k, v in leaves.items() if k not in apart}
+        parts = parts | {"system": (changes, own) if changes else own}
     rest = {k: v for k, v in parts.items() if k not in ("clip_actions", "terminal_value")}
     words = (params.clip_actions, params.terminal_value, str(system.gamma.dtype))
     return (*kinds, *words, *linalg.shape_of(rest))

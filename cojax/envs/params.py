@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from cojax import errors, inputs, linalg, precision, streams
 from cojax.consistency import contradiction
+from cojax.coordinates import innermost, rewrapped
 from cojax.errors import InputError
 from cojax.initial import InitialLaw
 from cojax.io.described import About, described, number
@@ -207,6 +208,7 @@ def _own_limit(own: np.ndarray, given: ArrayLike | None) -> np.ndarray:
 
 def require_sound(system: System) -> None:
     """Raise InputError for a system whose leaves contradict each other."""
+    system = innermost(system)[0]
     reason = contradiction(system) if isinstance(system, QuadraticGaussian) else None
     if reason is not None:
         raise InputError(reason)
@@ -346,11 +348,12 @@ def _scope(system: System) -> contextlib.AbstractContextManager[None]:
 
 def _padded(system: System) -> System:
     """The same system with its Chebyshev series padded, so that few lengths are compiled for."""
-    if not isinstance(system, QuadraticGaussian):
+    base, changes = innermost(system)
+    if not isinstance(base, QuadraticGaussian):
         return system
-    root = system.inverse_sqrt
+    root = base.inverse_sqrt
     root = root.padded_to(max(16, 1 << (root.length - 1).bit_length()))
-    return inputs.swapped(system, inverse_sqrt=root)
+    return rewrapped(inputs.swapped(base, inverse_sqrt=root), changes)
 
 
 @jax.jit
