@@ -13,6 +13,7 @@ from cojax import inputs, linalg, precision
 from cojax.envs.params import EnvParams
 from cojax.errors import InputError
 from cojax.quadratic import HATS, QuadraticGaussian
+from cojax.system import System
 from cojax.types import PyTree
 
 MATRICES = ("P", "Q", "R", "P_minus_Q", "sqrt_P_minus_Q", "M0", "R_inverse", *HATS)
@@ -33,24 +34,45 @@ def stack(params: Sequence[EnvParams]) -> EnvParams:
     first = shape(params[0])
     for index, other in enumerate(params[1:], start=1):
         _require_equal(first, shape(other), index)
-    if isinstance(params[0].system, QuadraticGaussian):
-        aligned = align_shapes([p.system for p in params])  # pyright: ignore
-        params = [inputs.swapped(p, system=s) for p, s in zip(params, aligned, strict=True)]
+    if quadratics(params[0].system):
+        columns = zip(*(quadratics(p.system) for p in params), strict=True)
+        rows = zip(*map(align_shapes, columns), strict=True)
+        params = [_made_of(p, row) for p, row in zip(params, rows, strict=True)]
     return jax.tree.map(_stack, *params)
+
+
+def quadratics(system: System) -> tuple[QuadraticGaussian, ...]:
+    """The quadratic systems that a ``system`` is made of: itself, or its ``parts``."""
+    if isinstance(system, QuadraticGaussian):
+        return (system,)
+    return getattr(system, "parts", ())
+
+
+def _made_of(params: EnvParams, parts: tuple[QuadraticGaussian, ...]) -> EnvParams:
+    """``params`` with those for the quadratic systems of its own."""
+    system = params.system
+    if isinstance(system, QuadraticGaussian):
+        return inputs.swapped(params, system=parts[0])
+    return inputs.swapped(params, system=inputs.swapped(system, parts=parts))
 
 
 def shape(params: EnvParams) -> tuple[PyTree, ...]:
     """Params stack where it is equal: all that tells them apart and cannot be aligned."""
-    parts, system = vars(params), params.system
-    kinds: tuple[PyTree, ...] = ()
-    if isinstance(system, QuadraticGaussian):
-        leaves = vars(system)
-        noise = system.noise.kind(system.geometry.noise_order())
+    fields, system = vars(params), params.system
+    kinds: tuple[PyTree, ...] = (type(system),)
+    found = []
+    for part in quadratics(system):
+        leaves = vars(part)
+        noise = part.noise.kind(part.geometry.noise_order())
         given = tuple(leaves[name] is not None for name in MATRICES)
-        kinds = (type(system), system.parameterization, system.inverse_sqrt.kind, noise, given)
+        kinds += (type(part), part.parameterization, part.inverse_sqrt.kind, noise, given)
         apart = (*MATRICES, "parameterization", "inverse_sqrt", "noise")
-        parts = parts | {"system": {k: v for k, v in leaves.items() if k not in apart}}
-    rest = {k: v for k, v in parts.items() if k not in ("clip_actions", "terminal_value")}
+        found.append({k: v for k, v in leaves.items() if k not in apart})
+    if isinstance(system, QuadraticGaussian):
+        fields = fields | {"system": found[0]}
+    elif found:
+        fields = fields | {"system": vars(system) | {"parts": found}}
+    rest = {k: v for k, v in fields.items() if k not in ("clip_actions", "terminal_value")}
     words = (params.clip_actions, params.terminal_value, str(system.gamma.dtype))
     return (*kinds, *words, *linalg.shape_of(rest))
 

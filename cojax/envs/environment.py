@@ -173,8 +173,9 @@ class ConverseEnv(environment.Environment[EnvState, EnvParams]):
         """Names and units of the entries of an observation and of an action, in their order."""
         params = self.default_params if params is None else params
         system = params.system
-        if (geometry := getattr(system, "geometry", None)) is not None:
-            return geometry.labels()
+        named = getattr(system, "geometry", system)
+        if hasattr(named, "labels"):
+            return named.labels()
         return labels.of("", {}, system.state_dim, system.action_dim)
 
     @property
