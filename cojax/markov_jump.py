@@ -167,7 +167,7 @@ def markov_jump(systems: Sequence[QuadraticGaussian], transition: ArrayLike) -> 
     """A system that is one of ``systems`` in each mode, which it observes.
 
     Args:
-        systems: one a mode, of one family, size, γ and precision; g, S, p, P, Q, R and w may differ.
+        systems: one a mode, of one family, size, γ and precision; all else may differ.
         transition: Π, (k, k), π_ij the chance of mode j after mode i; kept in multiples of 2⁻²⁰.
 
     Raises InputError, one line, for rows of Π that do not sum to 1 or have negative entries, for

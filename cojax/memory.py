@@ -24,7 +24,6 @@ s + p E α but for the price of s: the pending action moves the state before it 
 from __future__ import annotations
 
 import dataclasses
-from typing import Self
 
 import jax
 import jax.numpy as jnp
@@ -38,7 +37,7 @@ from cojax.errors import InputError
 from cojax.initial import Fixed, InitialLaw
 from cojax.kinematic import KinematicGaussian
 from cojax.labels import Labels
-from cojax.linalg import Symmetric, dot, matvec, product, quadratic_form
+from cojax.linalg import dot, matvec, product, quadratic_form
 from cojax.noise import WHITE
 from cojax.quadratic import Geometry, QuadraticGaussian
 from cojax.system import Optimum, System
