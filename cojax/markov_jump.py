@@ -13,7 +13,7 @@ the system of P_i, P̂_i and the offset b_i. ``offset`` is the least b_i, so tha
 every mode, which the divergence guard measures.
 
 The mode's move is a part of w, drawn by the same key, and depends on the mode alone: all policies
-meet the same modes. Π is kept in multiples of 2⁻²⁰, at which uniform draws of float32 are cut with
+meet the same modes. Π is kept in multiples of 2⁻²⁰, at which uniform draws of 24 bits are cut with
 no rounding: the modes move with exactly the chances that b and P̂ know.
 """
 
@@ -29,19 +29,20 @@ from flax import struct
 from numpy.typing import ArrayLike
 
 from cojax import inputs, linalg, streams
-from cojax.envs.batching import align_shapes
+from cojax.envs.batching import MATRICES, align_shapes
 from cojax.errors import InputError
 from cojax.initial import InitialLaw, Listed
 from cojax.kinematic import KinematicGaussian
 from cojax.labels import Labels
-from cojax.linalg import product
+from cojax.linalg import HIGHEST, Chosen, product
 from cojax.memory import Joined, Remembering, assembled, statement
 from cojax.quadratic import QuadraticGaussian
 from cojax.system import Optimum
-from cojax.types import Array, Float, Int
+from cojax.types import Array, Float, PyTree
 
 GRID = 2**20  # a chance is a whole number of its parts
 ROUNDING = 1e-6  # of the sum of a row
+MULTIPLIED = (*MATRICES, "twice_t_A", "matrix")  # of a system, and of its inverse square root
 
 
 @inputs.guarded
@@ -80,16 +81,24 @@ class MarkovJump(Remembering):
         """s and e."""
         return x[: self.inner.state_dim], x[self.inner.state_dim :]
 
-    def mode(self, e: Float[Array, "k"]) -> Int[Array, ""]:
-        """i, the largest entry: the first at the origin, which is no state."""
-        return jnp.argmax(e)
+    def weights(self, e: Float[Array, "k"]) -> Float[Array, "k"]:
+        """1 for the largest entry of e, else 0: the first at the origin, which is no state."""
+        return (jnp.arange(self.modes) == jnp.argmax(e)).astype(e.dtype)
 
     def at(self, e: Float[Array, "k"]) -> QuadraticGaussian:
         """The system of the mode."""
         if self.modes == 1:
             return self.inner
-        i = self.mode(e)
-        return jax.tree.map(lambda *leaves: jnp.stack(leaves)[i], *align_shapes(self.parts))
+        weights = self.weights(e)
+
+        def choose(path: PyTree, *leaves: Array) -> Array | Chosen:
+            """A matrix that is only multiplied with, or what another leaf is in the mode."""
+            every = jnp.stack(leaves)
+            if path[-1].name in MULTIPLIED and every.ndim == 3:
+                return Chosen(every, weights)
+            return jnp.tensordot(weights, every, 1, precision=HIGHEST)  # less than an index a state
+
+        return jax.tree_util.tree_map_with_path(choose, *align_shapes(self.parts))
 
     def initial_law(self, law: InitialLaw | None = None, memory: InitialLaw | None = None):
         """x_0 from the ``law`` of s_0, by default the family's, and that of e, by default any mode
@@ -154,7 +163,8 @@ class MarkovJump(Remembering):
         s, e = self.split(s)
         w = self.at(e).sample_noise(s, key)
         mean = product(e, self.transition)
-        u = jax.random.uniform(jax.random.fold_in(key, 2), (), jnp.float32).astype(e.dtype)
+        word = streams.to_words(jax.random.fold_in(key, 2))[0]  # as random as a draw by that key
+        u = (word >> 8).astype(e.dtype) * 2.0**-24
         passed = jnp.sum((u[None] >= jnp.cumsum(mean)).astype(jnp.int32))
         following = (jnp.arange(self.modes) == passed).astype(e.dtype)
         return jnp.concatenate([w, following - mean])
@@ -188,6 +198,8 @@ def markov_jump(systems: Sequence[QuadraticGaussian], transition: ArrayLike) -> 
         assembled(one | {"P_hat": A, "noise_cost": max(b_i, 0.0) * (1.0 - gamma) / gamma})
         for one, A, b_i in zip(stated, ahead, b, strict=True)
     ]
+    if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(parts)):
+        raise InputError("systems: expected leaves that are finite, which modes are chosen by")
     if len({part.inverse_sqrt.kind for part in parts}) > 1:
         raise InputError(
             "systems: expected M_i of one kind, got "
