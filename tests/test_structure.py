@@ -22,6 +22,7 @@ FLOORS = [  # each may import what stands below it
     {"consistency"},
     {"families"},
     {"envs"},
+    {"markov_jump"},
     {"trials"},
     {"fixtures"},
     {"registration"},
