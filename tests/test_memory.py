@@ -453,8 +453,8 @@ def test_names_say_what_is_remembered():
     assert ConverseEnv(problem("jump")).labels()[0][4:] == [f"mode {i} [-]" for i in (1, 2, 3)]
 
 
+@pytest.mark.slow
 def test_learners_take_a_system_that_remembers():
-    """The machinery takes it; how far a learner comes is not the matter."""
     run = cojax.train(
         "ppo", problem("jump", horizon=32), jax.random.key(0), num_seeds=1, total_timesteps=512,
         num_envs=8, progress=None,
