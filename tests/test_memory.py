@@ -12,6 +12,7 @@ from scipy.optimize import brentq, minimize
 import cojax
 from cojax import memory, streams, testing
 from cojax.action_limits import Box
+from cojax.delay import delayed
 from cojax.envs import ConverseEnv, env_params
 from cojax.errors import InputError
 from cojax.families import FAMILIES
@@ -45,7 +46,7 @@ def make(name, dtype=None):
     if name == "rate":
         return memory.action_rate(arm(dtype=dtype), D)
     if name == "delay":
-        return memory.delayed(arm(dtype=dtype))
+        return delayed(arm(dtype=dtype))
     return markov_jump(modes(dtype), PI)
 
 
@@ -241,7 +242,7 @@ def test_stacks_and_traces_once(name):
     if name == "rate":
         other = memory.action_rate(arm(0.6, np.float32), [0.0, 1.0])
     elif name == "delay":
-        other = memory.delayed(arm(0.6, np.float32), effect=np.ones((4, 2)))
+        other = delayed(arm(0.6, np.float32), effect=np.ones((4, 2)))
     else:
         other = markov_jump([arm(p, np.float32) for p in (0.3, 0.4, 0.5)], np.full((3, 3), 1 / 3))
     two = one.replace(system=other)
@@ -287,7 +288,7 @@ def test_no_price_on_rates_is_the_papers_system_to_the_bit():
 def test_actions_without_effect_leave_the_papers_drift_without_control():
     with scope("float64"):
         plain = arm()
-        system = memory.delayed(plain, effect=np.zeros((4, 2)))
+        system = delayed(plain, effect=np.zeros((4, 2)))
         P, Q = full(plain.P), full(plain.Q)
         w, V = np.linalg.eigh(P)
         root = np.linalg.eigh(P - Q)
@@ -386,18 +387,18 @@ REFUSED = {
     "action_rate: expected a system without action_noise": lambda: memory.action_rate(
         arm(action_noise=0.3), 1.0
     ),
-    "steps: expected 1, with which V* is exact under noise and without, got 3": lambda: (
-        memory.delayed(arm(), 3)
+    "steps: expected 1, with which V* is exact under noise and without, got 3": lambda: delayed(
+        arm(), 3
     ),
-    "steps: expected a whole number >= 1, got 0": lambda: memory.delayed(arm(), 0),
-    "got β = 0.05": lambda: memory.delayed(arm(Q=0.05 * full(arm().P))),
-    "effect: expected finite numbers of shape (4, 2), got (2, 4)": lambda: memory.delayed(
+    "steps: expected a whole number >= 1, got 0": lambda: delayed(arm(), 0),
+    "got β = 0.05": lambda: delayed(arm(Q=0.05 * full(arm().P))),
+    "effect: expected finite numbers of shape (4, 2), got (2, 4)": lambda: delayed(
         arm(), effect=np.ones((2, 4))
     ),
-    "delayed: expected parameterization='metric', got 'sqrt'": lambda: memory.delayed(
+    "delayed: expected parameterization='metric', got 'sqrt'": lambda: delayed(
         arm(parameterization="sqrt")
     ),
-    "delayed: expected a drift that is free in every row, got kinematics": lambda: memory.delayed(
+    "delayed: expected a drift that is free in every row, got kinematics": lambda: delayed(
         FAMILIES["KinematicArm"].build()
     ),
     "transition: expected rows that sum to 1, got 0.9 in row 1": lambda: markov_jump(
@@ -414,7 +415,7 @@ REFUSED = {
     ),
     "systems: expected at least one, got none": lambda: markov_jump([], [[1.0]]),
     "got kinematics": lambda: markov_jump([FAMILIES["KinematicArm"].build()], [[1.0]]),
-    "gamma: leaves of a system depend on each other; use cojax.memory.delayed again": lambda: make(
+    "gamma: leaves of a system depend on each other; use cojax.delay.delayed again": lambda: make(
         "delay"
     ).replace(gamma=jnp.float32(0.5)),
 }

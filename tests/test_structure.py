@@ -18,7 +18,7 @@ FLOORS = [  # each may import what stands below it
     {"inputs", "plugins", "precision", "linalg", "inverse_sqrt", "streams"},
     {"noise_laws", "noise", "initial", "action_limits"},
     {"system", "policy", "geometry"},
-    {"quadratic_gaussian", "quadratic", "oracle", "kinematic", "actuators", "memory"},
+    {"quadratic_gaussian", "quadratic", "oracle", "kinematic", "actuators", "memory", "delay"},
     {"consistency"},
     {"families"},
     {"envs"},
