@@ -32,11 +32,14 @@ _MODULES = (
     "adapters",
     "agents",
     "converse",
+    "delay",
     "envs",
     "evaluation",
     "experiments",
     "families",
     "fixtures",
+    "markov_jump",
+    "memory",
     "observation_maps",
     "oracle",
     "orbits",
@@ -55,11 +58,14 @@ if TYPE_CHECKING:
     from cojax import adapters as adapters
     from cojax import agents as agents
     from cojax import converse as converse
+    from cojax import delay as delay
     from cojax import envs as envs
     from cojax import evaluation as evaluation
     from cojax import experiments as experiments
     from cojax import families as families
     from cojax import fixtures as fixtures
+    from cojax import markov_jump as markov_jump
+    from cojax import memory as memory
     from cojax import observation_maps as observation_maps
     from cojax import oracle as oracle
     from cojax import orbits as orbits

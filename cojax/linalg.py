@@ -14,6 +14,7 @@ from typing import TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import struct
 from jax import lax
 from jax.core import Tracer
 from numpy.typing import ArrayLike, DTypeLike
@@ -43,8 +44,25 @@ def default_precision() -> Iterator[None]:
         _precision.reset(token)
 
 
-def product(A: jax.Array, B: jax.Array) -> jax.Array:
+@struct.dataclass
+class Chosen:
+    """One of k matrices, which a state says: :func:`product` and :func:`matvec` take it for B.
+
+    x B is then a product with all k under each other, (k d, e), of x in the place of the chosen
+    one and zeros: over a batch one product of matrices, where each state's own would be a small
+    product for each.
+    """
+
+    matrices: Float[Array, "k d e"]
+    weights: Float[Array, "k"]  # 1 for the chosen one, else 0
+    ndim = 2
+
+
+def product(A: jax.Array, B: jax.Array | Chosen) -> jax.Array:
     """A B, at the precision of the scope."""
+    if isinstance(B, Chosen):
+        A = (B.weights[:, None] * A[None]).reshape(-1)
+        B = B.matrices.reshape(-1, B.matrices.shape[-1])
     return jnp.matmul(A, B, precision=_precision.get())
 
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from cojax import labels
 from cojax.distinct import Distinct
 from cojax.types import Array, Float, PRNGKeyArray
 
@@ -126,6 +127,10 @@ class System(Distinct, abc.ABC):
         ``feasible`` is a projection: entry by entry, where that says nothing else.
         """
         return mean / rms
+
+    def labels(self) -> labels.Labels:
+        """Names and units of the entries of a state and of an action, in their order."""
+        return labels.of("", {}, self.state_dim, self.action_dim)
 
     def noise_price(self, s: Float[Array, "d"], a: Float[Array, "m"]) -> Float[Array, ""]:
         """γ (E V*(z + w) - V*(z)) - (1-γ) b, z = f(s) + G(s) a: what the noise costs here beyond

@@ -14,6 +14,7 @@ from cojax.coordinates import innermost, rewrapped
 from cojax.envs.params import EnvParams
 from cojax.errors import InputError
 from cojax.quadratic import HATS, QuadraticGaussian
+from cojax.system import System
 from cojax.types import PyTree
 
 MATRICES = ("P", "Q", "R", "P_minus_Q", "sqrt_P_minus_Q", "M0", "R_inverse", *HATS)
@@ -35,25 +36,45 @@ def stack(params: Sequence[EnvParams]) -> EnvParams:
     for index, other in enumerate(params[1:], start=1):
         _require_equal(first, shape(other), index)
     bases, changes = zip(*(innermost(p.system) for p in params), strict=True)
-    if isinstance(bases[0], QuadraticGaussian):
-        aligned = map(rewrapped, align_shapes(bases), changes)  # pyright: ignore
+    if quadratics(bases[0]):
+        columns = zip(*map(quadratics, bases), strict=True)
+        rows = zip(*map(align_shapes, columns), strict=True)
+        aligned = map(rewrapped, map(_made_of, bases, rows), changes)
         params = [inputs.swapped(p, system=s) for p, s in zip(params, aligned, strict=True)]
     return jax.tree.map(_stack, *params)
 
 
+def quadratics(system: System) -> tuple[QuadraticGaussian, ...]:
+    """The quadratic systems that a ``system`` is made of: itself, or its ``parts``."""
+    if isinstance(system, QuadraticGaussian):
+        return (system,)
+    return getattr(system, "parts", ())
+
+
+def _made_of(system: System, parts: tuple[QuadraticGaussian, ...]) -> System:
+    """``system`` with those for the quadratic systems of its own."""
+    if isinstance(system, QuadraticGaussian):
+        return parts[0]
+    return inputs.swapped(system, parts=parts)
+
+
 def shape(params: EnvParams) -> tuple[PyTree, ...]:
     """Params stack where it is equal: all that tells them apart and cannot be aligned."""
-    parts, (system, changes) = vars(params), innermost(params.system)
-    kinds: tuple[PyTree, ...] = ()
-    if isinstance(system, QuadraticGaussian):
-        leaves = vars(system)
-        noise = system.noise.kind(system.geometry.noise_order())
+    fields, (system, changes) = vars(params), innermost(params.system)
+    kinds: tuple[PyTree, ...] = (type(system),)
+    found = []
+    for part in quadratics(system):
+        leaves = vars(part)
+        noise = part.noise.kind(part.geometry.noise_order())
         given = tuple(leaves[name] is not None for name in MATRICES)
-        kinds = (type(system), system.parameterization, system.inverse_sqrt.kind, noise, given)
+        kinds += (type(part), part.parameterization, part.inverse_sqrt.kind, noise, given)
         apart = (*MATRICES, "parameterization", "inverse_sqrt", "noise")
-        own = {k: v for k, v in leaves.items() if k not in apart}
-        parts = parts | {"system": (changes, own) if changes else own}
-    rest = {k: v for k, v in parts.items() if k not in ("clip_actions", "terminal_value")}
+        found.append({k: v for k, v in leaves.items() if k not in apart})
+    if found:
+        plain = isinstance(system, QuadraticGaussian)
+        own = found[0] if plain else vars(system) | {"parts": found}
+        fields = fields | {"system": (changes, own) if changes else own}
+    rest = {k: v for k, v in fields.items() if k not in ("clip_actions", "terminal_value")}
     words = (params.clip_actions, params.terminal_value, str(system.gamma.dtype))
     return (*kinds, *words, *linalg.shape_of(rest))
 

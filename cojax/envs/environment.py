@@ -172,10 +172,7 @@ class ConverseEnv(environment.Environment[EnvState, EnvParams]):
     def labels(self, params: EnvParams | None = None) -> labels.Labels:
         """Names and units of the entries of an observation and of an action, in their order."""
         params = self.default_params if params is None else params
-        system = params.system
-        if (geometry := getattr(system, "geometry", None)) is not None:
-            return geometry.labels()
-        return labels.of("", {}, system.state_dim, system.action_dim)
+        return getattr(params.system, "geometry", params.system).labels()
 
     @property
     def num_actions(self) -> int:
