@@ -33,6 +33,7 @@ _MODULES = (
     "agents",
     "converse",
     "delay",
+    "disturbance",
     "envs",
     "evaluation",
     "experiments",
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from cojax import agents as agents
     from cojax import converse as converse
     from cojax import delay as delay
+    from cojax import disturbance as disturbance
     from cojax import envs as envs
     from cojax import evaluation as evaluation
     from cojax import experiments as experiments

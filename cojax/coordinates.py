@@ -21,6 +21,7 @@ from flax import struct
 from numpy.typing import ArrayLike, DTypeLike
 
 from cojax import linalg
+from cojax.distinct import Distinct
 from cojax.errors import InputError
 from cojax.initial import InitialLaw
 from cojax.io.described import About, described
@@ -32,7 +33,7 @@ from cojax.types import Array, Float, Int
 LARGEST_CONDITION = 1e6  # of T and U: beyond it the rounding of T T⁻¹ is no longer small
 
 
-class Coordinates(abc.ABC):
+class Coordinates(Distinct, abc.ABC):
     """An invertible change T of coordinates; methods take one vector (n,) and give one."""
 
     @property

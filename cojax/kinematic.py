@@ -214,11 +214,14 @@ def build(
 ) -> KinematicGaussian:
     """The system of a ``geometry``: check the inputs, derive in float64 what a step needs, cast.
 
-    Arguments are those of :func:`cojax.quadratic.build`, ``switches`` its ``law``, ``state_noise``
-    and ``limit``. Raises ValueError, one line, where one is
-    not as stated there, where rem < 0 at some state, and in the MN form where rem has a rank above
-    n. Source: the paper's arm, whose kinematic line the drift of the MN form does not give.
+    Arguments are those of :func:`cojax.quadratic.build`, ``switches`` its ``law``, ``state_noise``,
+    ``limit`` and ``R_hat``. Raises ValueError, one line, where one is not as stated there, where
+    rem < 0 at some state, and in the MN form where rem has a rank above n. Source: the paper's arm,
+    whose kinematic line the drift of the MN form does not give.
     """
+    for name in ("P_hat", "Q_hat", "noise_cost"):
+        if switches.get(name) is not None:
+            raise InputError(f"{name}: expected none for a system of true kinematics")
     dtype = precision.usable_float(dtype)
     plain = quadratic.build(
         geometry, P=P, Q=Q, R=R, gamma=gamma, p=p, Sigma=Sigma, action_noise=action_noise,

@@ -198,6 +198,10 @@ class QuadraticGaussian(System):
 
     def optimum(self, s):
         """Drift, optimal action and optimal next mean from y = M^{-1/2} u (theory: §2)."""
+        return self.reply(s, self.direction(s))
+
+    def reply(self, s: Float[Array, "d"], u: Float[Array, "d"]) -> Optimum:
+        """The optimum at s where f = M^{1/2} u for this u."""
         geometry, p = self.geometry, self.p
         diagonal = None
         if geometry.one_row_each and self.R_inverse.ndim == 1:
@@ -210,7 +214,7 @@ class QuadraticGaussian(System):
             effort = matvec(self.R_inverse, geometry.actuate_transpose(s, v))
             return p * p * geometry.actuate(s, effort)
 
-        y = self.inverse_sqrt(D, self.direction(s))
+        y = self.inverse_sqrt(D, u)
         v = geometry.actuate_transpose(s, y)
         action = -p * matvec(self.R_inverse, v)
         next_mean = matvec(self.M0, y)
