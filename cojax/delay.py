@@ -37,6 +37,9 @@ CLOSE = 1e-9  # relative, of 1 - β and γ
 class Delayed(LastAction):
     """A system whose actions act one step late. Build it with :func:`delayed`.
 
+    Methods are of one state, action a or deviation ``delta`` = a - a* (m,), and ``key``; bounds of
+    a ``radius`` of the guard, states |x_i| <= ``start`` and actions within ``limit``.
+
     Attributes:
         parts: the system without the delay, alone: S, L, Q, R, P and w are its own.
         gamma: (), discount.
@@ -68,7 +71,7 @@ class Delayed(LastAction):
         return True
 
     def moved(self, s: Float[Array, "d"], last: Float[Array, "m"]) -> Float[Array, "d"]:
-        """u = L (s + p E α)."""
+        """u = L (s + p E α), α the ``last`` action."""
         return matvec(self.inner.sqrt_P_minus_Q, s) + product(last, self.pending)
 
     def optimum(self, s):

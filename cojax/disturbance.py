@@ -42,6 +42,9 @@ from cojax.types import Array, Float
 class Disturbed(Remembering):
     """A system with an observed disturbance. Build it with :func:`disturbed`.
 
+    Methods are of one state, action a or deviation ``delta`` = a - a* (m,), and ``key``; bounds of
+    a ``radius`` of the guard, states |x_i| <= ``start`` and actions within ``limit``.
+
     Attributes:
         parts: the system without it, alone.
         gamma: (), discount.

@@ -50,6 +50,9 @@ MULTIPLIED = (*MATRICES, "twice_t_A", "matrix")  # of a system, and of its inver
 class MarkovJump(Remembering):
     """A system that jumps between modes. Build it with :func:`markov_jump`.
 
+    Methods are of one state, action a or deviation ``delta`` = a - a* (m,), and ``key``; bounds of
+    a ``radius`` of the guard, states |x_i| <= ``start`` and actions within ``limit``.
+
     Attributes:
         parts: a system of each mode, with P̂_i and the offset b_i.
         gamma: (), discount.
@@ -86,7 +89,7 @@ class MarkovJump(Remembering):
         return (jnp.arange(self.modes) == jnp.argmax(e)).astype(e.dtype)
 
     def at(self, e: Float[Array, "k"]) -> QuadraticGaussian:
-        """The system of the mode."""
+        """The system of the mode whose one-hot is ``e``."""
         if self.modes == 1:
             return self.inner
         weights = self.weights(e)
@@ -215,7 +218,9 @@ def markov_jump(systems: Sequence[QuadraticGaussian], transition: ArrayLike) -> 
 
 
 def chances(transition: ArrayLike, k: int) -> Float[np.ndarray, "k k"]:
-    """Π in multiples of 2⁻²⁰, rows summing to 1; raises InputError for one that is none."""
+    """Π, ``transition`` of ``k`` modes, in multiples of 2⁻²⁰, rows summing to 1; raises InputError
+    for one that is none.
+    """
     Pi = np.asarray(transition, np.float64)
     if Pi.shape != (k, k) or not np.isfinite(Pi).all():
         raise InputError(f"transition: expected finite numbers of shape ({k}, {k}), got {Pi.shape}")

@@ -37,7 +37,12 @@ from cojax.types import Array, Float, Options, PRNGKeyArray
 
 @struct.dataclass
 class Joined(InitialLaw):
-    """x_0 = (s_0, memory): both drawn by their laws, s_0 as it is without a memory."""
+    """x_0 = (s_0, memory): both drawn by their laws, s_0 as it is without a memory.
+
+    Attributes:
+        state: the law of s_0.
+        memory: that of the rest.
+    """
 
     state: InitialLaw
     memory: InitialLaw
@@ -84,7 +89,7 @@ class Remembering(System):
 
 
 class LastAction(Remembering):
-    """x = (s, α), α' = a."""
+    """x = (s, α), α' = a. Methods are of one state x, action a and ``key``."""
 
     @property
     def state_dim(self):
@@ -118,6 +123,9 @@ class LastAction(Remembering):
 @struct.dataclass
 class ActionRate(LastAction):
     """A system with a price on the rate of actions. Build it with :func:`action_rate`.
+
+    Methods are of one state, action a or deviation ``delta`` = a - a* (m,), and ``key``; bounds of
+    a ``radius`` of the guard, states |x_i| <= ``start`` and actions within ``limit``.
 
     Attributes:
         parts: the system with R̂ for R, alone.
@@ -258,7 +266,7 @@ def statement(name: str, system: QuadraticGaussian) -> Options:
 
 
 def assembled(stated: Options) -> QuadraticGaussian:
-    """The system of a :func:`statement`, with hats added to it."""
+    """The system of what is ``stated``, a :func:`statement`, with hats added to it."""
     geometry = stated["geometry"]
     assert isinstance(geometry, Geometry)
     return geometry.assemble(**{k: v for k, v in stated.items() if k != "geometry"})
