@@ -371,6 +371,8 @@ def test_a_wrong_limit_is_found_by_the_validator(monkeypatch):
 
     right = limited(action_limit={"kind": "box", "bound": 0.1})
     assert right.certify().certificate.passed
+    ball = limited(action_limit={"kind": "ball", "bound": 0.2}, R=FULL_R, noise={"model": "gusts"})
+    assert ball.certify().certificate.passed
     monkeypatch.setattr(Box, "stretched", merely_clipped)
     jax.clear_caches()
     failures = right.certify().certificate.failures
