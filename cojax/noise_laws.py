@@ -35,11 +35,13 @@ class Law(Distinct, abc.ABC):
     Attributes:
         word: what a fixture calls it.
         options: its parameters by name, with the open interval they lie in.
+        usual: what they are unless given.
         joint: whether the entries of a step share a size.
     """
 
     word: ClassVar[str]
     options: ClassVar[dict[str, tuple[float, float]]] = {}
+    usual: ClassVar[dict[str, float]] = {}
     joint: ClassVar[bool] = False
 
     @abc.abstractmethod
@@ -80,9 +82,10 @@ class StudentT(Law):
     with this end, so that the variance is 1.
     """
 
-    nu: Leaf = 4.0
-    scale: Leaf = 0.0
+    nu: Leaf
+    scale: Leaf  # see ``of``
     word = "student-t"
+    usual: ClassVar = {"nu": 4.0}
     options: ClassVar = {"nu": (2.0, math.inf)}
 
     def draw(self, key, shape):
@@ -146,9 +149,10 @@ class Gusts(Law):
     Gaussians, one of them r times as wide, k² (ε + (1-ε)/r²) = 1.
     """
 
-    probability: Leaf = 0.1
-    ratio: Leaf = 5.0
+    probability: Leaf
+    ratio: Leaf
     word = "gusts"
+    usual: ClassVar = {"probability": 0.1, "ratio": 5.0}
     options: ClassVar = {"probability": (0.0, 1.0), "ratio": (1.0, math.inf)}
     joint = True
 
@@ -173,8 +177,9 @@ class Gusts(Law):
 class Impulses(Law):
     """ξ ~ N(0, 1/ε) with probability ε in each step, else 0."""
 
-    probability: Leaf = 0.1
+    probability: Leaf
     word = "impulses"
+    usual: ClassVar = {"probability": 0.1}
     options: ClassVar = {"probability": (0.0, 1.0)}
     joint = True
 
@@ -204,11 +209,10 @@ def law(word: str, **options: Option) -> Law:
     kind = LAWS[one_of("noise.model", word, LAWS)]
     for name in options:
         one_of(f"noise ({word})", name, kind.options)
-    usual = {name: float(getattr(kind, name)) for name in kind.options}
     checked = {
         name: inputs.number(
             f"noise.{name}",
-            options.get(name, usual[name]),
+            options.get(name, kind.usual[name]),
             low,
             high,
             low_open=True,

@@ -119,9 +119,10 @@ def build(
         "Q_hat": None if Q_hat is None else semidefinite("Q_hat", Q_hat, d),
         "R_hat": None if R_hat is None else definite("R_hat", R_hat, m),
     }
-    if np.any(np.asarray(state_noise) != 0.0):
+    by_state, by_action = (bool(np.any(np.asarray(x) != 0.0)) for x in (state_noise, action_noise))
+    if by_state:
         Q, hats["Q_hat"] = _with_state_noise(P, Q, Sigma, gamma=gamma, eta=state_noise, hats=hats)
-    if np.any(np.asarray(action_noise) != 0.0):
+    if by_action:
         if hats["R_hat"] is not None:
             raise errors.InputError("action_noise: expected none where R_hat is given")
         hats["R_hat"] = effort_of(geometry, P, R, weight=gamma * p**2, sigma=action_noise)
@@ -161,10 +162,8 @@ def build(
         inverse_sqrt=inverse_sqrt.choose(M0, lo, hi, dtype, constant_D=D_if_constant),
         **{name: None if hat is None else cast(hat) for name, hat in hats.items()},
         limit=None if limit is None else jax.tree.map(cast, limit),
-        state_noise=cast(state_noise) if np.any(np.asarray(state_noise) != 0.0) else None,
-        action_noise=cast(inputs.vector("action_noise", action_noise, m))
-        if np.any(np.asarray(action_noise) != 0.0)
-        else None,
+        state_noise=cast(state_noise) if by_state else None,
+        action_noise=cast(inputs.vector("action_noise", action_noise, m)) if by_action else None,
         parameterization=parameterization,
     )
 

@@ -129,6 +129,10 @@ class QuadraticGaussian(System):
                 "use cojax.rebuild(system, p=...) and the like, which derives them again"
             )
 
+    def labels(self):
+        """Those of the family."""
+        return self.geometry.labels()
+
     @property
     def is_plain(self) -> bool:
         """Whether P̂ = P, Q̂ = Q and R̂ = R, as in the paper."""

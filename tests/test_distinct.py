@@ -47,7 +47,7 @@ def test_structures_of_like_classes_differ():
     z = jnp.zeros(2)
     alike = [
         [initial.Uniform(low=z, high=z), initial.Normal(mean=z, std=z)],
-        [kind() for kind in noise_laws.LAWS.values()],
+        [noise_laws.law(word) for word in noise_laws.LAWS],
         [action_limits.Box(bound=z), action_limits.Ball(bound=z)],
         [kind() for kind in FAMILIES.values()],
     ]

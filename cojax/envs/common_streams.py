@@ -13,6 +13,7 @@ from gymnax.environments import environment
 
 from cojax import streams
 from cojax.envs.environment import autoreset
+from cojax.envs.wrapper import Wrapper
 from cojax.types import Array, Int, Key, PRNGKeyArray, PyTree
 
 
@@ -26,7 +27,7 @@ class StreamState(environment.EnvState):
     episode: Int[Array, "*batch"]
 
 
-class CommonStreams(environment.Environment):
+class CommonStreams(Wrapper):
     """A wrapper under which s_0 and w depend on (root, instance, episode, step) alone.
 
     ``reset`` takes the instance's key, ``cojax.streams.stream_key(root, instance)``; from then on
@@ -37,43 +38,9 @@ class CommonStreams(environment.Environment):
         obs, state = jax.vmap(env.reset, (0, None))(cojax.streams.stream_keys(root, 64), params)
     """
 
-    def __init__(self, env: environment.Environment):
-        super().__init__()
-        self.env = env
-
-    def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and self.env == other.env  # pyright: ignore
-
-    def __hash__(self) -> int:
-        return hash((type(self), self.env))
-
-    def __getattr__(self, name: str) -> PyTree:
-        if name == "env":  # while unpickling or copying
-            raise AttributeError(name)
-        return getattr(self.env, name)
-
-    @property
-    def supports_transition_gradients(self):
-        """Whether the wrapped environment does."""
-        return self.env.supports_transition_gradients
-
-    @property
-    def transition_gradients_enabled(self):
-        """Whether the wrapped environment has them on."""
-        return self.env.transition_gradients_enabled
-
-    def with_transition_gradients(self):
-        """The same around the wrapped environment with gradients."""
-        return type(self)(self.env.with_transition_gradients())
-
     def get_obs(self, state, params=None, key=None):
         """What the wrapped environment shows of its state."""
         return self.env.get_obs(state.env, self.default_params if params is None else params, key)
-
-    @property
-    def default_params(self):
-        """The params of the wrapped environment."""
-        return self.env.default_params
 
     def reset(self, key, params=None):
         """Start episode 0 of the instance whose stream key this is."""

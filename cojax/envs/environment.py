@@ -172,7 +172,7 @@ class ConverseEnv(environment.Environment[EnvState, EnvParams]):
     def labels(self, params: EnvParams | None = None) -> labels.Labels:
         """Names and units of the entries of an observation and of an action, in their order."""
         params = self.default_params if params is None else params
-        return getattr(params.system, "geometry", params.system).labels()
+        return params.system.labels()
 
     @property
     def num_actions(self) -> int:

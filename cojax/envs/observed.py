@@ -10,12 +10,13 @@ from gymnax.environments import environment, spaces
 
 from cojax import labels
 from cojax.envs.environment import Info
+from cojax.envs.wrapper import Wrapper
 from cojax.errors import InputError
 from cojax.observation_maps import ObservationMap
 from cojax.types import PyTree
 
 
-class Observed(environment.Environment):
+class Observed(Wrapper):
     """A wrapper that shows m(obs) where the environment shows obs, final observations included.
 
     State, reward and what ends an episode are those of the environment. Made by
@@ -30,42 +31,13 @@ class Observed(environment.Environment):
     """
 
     def __init__(self, env: environment.Environment, map: ObservationMap):
-        super().__init__()
-        self.env, self.map = env, map
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Observed)
-            and type(self) is type(other)
-            and (self.env, self.map) == (other.env, other.map)
-        )
-
-    def __hash__(self) -> int:
-        return hash((type(self), self.env, self.map))
-
-    def __getattr__(self, name: str) -> PyTree:
-        if name == "env":  # while unpickling or copying
-            raise AttributeError(name)
-        return getattr(self.env, name)
+        super().__init__(env)
+        self.map = map
 
     @property
-    def supports_transition_gradients(self):
-        """Whether the wrapped environment does."""
-        return self.env.supports_transition_gradients
-
-    @property
-    def transition_gradients_enabled(self):
-        """Whether the wrapped environment has them on."""
-        return self.env.transition_gradients_enabled
-
-    def with_transition_gradients(self):
-        """The same around the wrapped environment with gradients."""
-        return type(self)(self.env.with_transition_gradients(), self.map)
-
-    @property
-    def default_params(self):
-        """The params of the wrapped environment."""
-        return self.env.default_params
+    def parts(self):
+        """The environment and m."""
+        return self.env, self.map
 
     def reset(self, key, params=None):
         """A fresh episode: m(obs) and the state."""
