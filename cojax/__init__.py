@@ -31,6 +31,7 @@ _NAMES = {
 _MODULES = (
     "adapters",
     "agents",
+    "budgets",
     "converse",
     "delay",
     "disturbance",
@@ -58,6 +59,7 @@ __all__ = ["__version__", *_NAMES, *_MODULES]  # pyright: ignore[reportUnsupport
 if TYPE_CHECKING:
     from cojax import adapters as adapters
     from cojax import agents as agents
+    from cojax import budgets as budgets
     from cojax import converse as converse
     from cojax import delay as delay
     from cojax import disturbance as disturbance

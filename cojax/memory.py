@@ -248,6 +248,8 @@ def statement(name: str, system: QuadraticGaussian) -> Options:
         raise InputError(f"{name}: expected a system without {own[0]}")
     if not system.is_plain or isinstance(system, CubicGaussian):
         raise InputError(f"{name}: expected a system of the paper's class, without P_hat or η")
+    if system.measures:
+        raise InputError(f"{name}: expected a system without a budget")
     if not isinstance(system.noise, WHITE):
         raise InputError(f"{name}: expected white noise, got {type(system.noise).__name__}")
     with precision.x64():

@@ -27,6 +27,7 @@ FLOORS = [  # each may import what stands below it
         "memory",
         "delay",
         "disturbance",
+        "budgets",
     },
     {"converse", "coordinates"},
     {"consistency"},

@@ -23,6 +23,7 @@ BUILT_IN = (
     "KinematicArm",
     "PlanarAerial",
     "Aerial",
+    "Isotropic",
 )
 FIXTURE = "Fixture"  # gymnasium.make("cojax/Fixture-v0", name="arm-n4-p0.80-s7")
 

@@ -20,7 +20,7 @@ from jax import lax
 from cojax import streams
 from cojax.envs import EnvParams
 from cojax.evaluation.host import HostPolicy
-from cojax.system import Optimum, next_mean
+from cojax.system import Optimum, System, next_mean
 from cojax.types import Array, Float, Int, PRNGKeyArray, PyTree
 
 SATURATED = 0.999  # of the action limit: a squashed policy comes close without meeting it
@@ -87,6 +87,12 @@ class Trials(NamedTuple):
     target: Float[Array, ""]
 
 
+def measures_of(system: System) -> tuple[str, ...]:
+    """Names of the sums of a system's measures: Σ γᵏ m, and where they are known Σ γᵏ A_m."""
+    kinds = ("measured", "excess") if system.measures_known else ("measured",)
+    return tuple(f"{kind}_{name}" for kind in kinds for name in system.measures)
+
+
 OVER_FIXTURES = Trials(0, None, None, 0, None)  # pyright: ignore[reportArgumentType]
 
 
@@ -114,6 +120,7 @@ def run(
     controls: bool = False,
 ) -> dict[str, PyTree]:
     """Sums of every metric's terms, ``sums`` of shape (F, len(TERMS), M, N), and how trials ended.
+    Those of :func:`measures_of` the systems follow, where they have any.
 
     Args:
         groups: what acts; their members in order make the M axis.
@@ -158,7 +165,8 @@ def _start(
     value0 = jax.vmap(system.value)(s0)
     bounds = Bounds(trials.horizons, trials.target**2 * (value0 - system.offset))
     shape = (num_members, N)
-    zero = jnp.zeros((len(TERMS) + 2 * d * controls, *shape), value0.dtype)
+    num_terms = len(TERMS) + len(measures_of(system)) + 2 * d * controls
+    zero = jnp.zeros((num_terms, *shape), value0.dtype)
     start = jnp.broadcast_to(s0, (*shape, d))
     state = State(
         s=start,
@@ -218,7 +226,9 @@ def _advance(
     terms = jnp.concatenate(
         [discounted[:1], cost[None], discounted[1:], jnp.stack([advantage, saturated, one])]
     )
-    if len(state.sums.high) > len(TERMS):
+    if system.measures:
+        terms = jnp.concatenate([terms, weight * _measured(system, s, a, optimum=optimum)])
+    if len(state.sums.high) > len(terms):
         variates = jnp.concatenate([noise, mean * noise], axis=-1)
         variates = weight * system.gamma * jnp.moveaxis(variates, -1, 0)
         terms = jnp.concatenate([terms, variates])
@@ -231,6 +241,17 @@ def _advance(
         sums=state.sums.add(jnp.where(running & finite, terms, 0.0)),
         entered=jnp.where(entered, k + 1, state.entered),
     )
+
+
+def _measured(
+    system: System, s: Float[Array, "M N d"], a: Float[Array, "M N m"], *, optimum: Optimum
+) -> Float[Array, "k M N"]:
+    """What the sums of :func:`measures_of` are made of."""
+    found = _lanes(system.measured)(s, a, optimum)
+    if system.measures_known:
+        excess = _lanes(system.measured_excess)(s, a - optimum.action, optimum)
+        found = jnp.concatenate([found, excess], axis=-1)
+    return jnp.moveaxis(found, -1, 0)
 
 
 # --- policies on the host ------------------------------------------------------------------------

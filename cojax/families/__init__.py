@@ -17,6 +17,7 @@ from cojax.errors import InputError, one_line
 from cojax.families.aerial import Aerial, PlanarAerial
 from cojax.families.arm import ConverseArm
 from cojax.families.double_integrator import DoubleIntegrator
+from cojax.families.isotropic import Isotropic
 from cojax.families.kinematic_arm import KinematicArm
 from cojax.families.manipulator import Manipulator
 from cojax.families.nvdex import NVDEx
@@ -34,6 +35,7 @@ FAMILIES: dict[str, type[Geometry]] = {
     "KinematicArm": KinematicArm,
     "PlanarAerial": PlanarAerial,
     "Aerial": Aerial,
+    "Isotropic": Isotropic,
 }
 
 BUILT_IN = tuple(FAMILIES)
