@@ -97,9 +97,10 @@ class Budgeted(QuadraticGaussian):
         return jnp.stack([self.stage_cost(s, a) - self.multiplier * d, d])
 
     def measured_values(self, s):
-        """V_c = V* - λ V_d and V_d."""
-        assert self.P_d is not None
-        V_d = quadratic_form(self.P_d, s) + self.offset_d
+        """V_c = V* - λ V_d and V_d; V* and 0 where V_d is not known."""
+        V_d = self.offset_d
+        if self.P_d is not None:
+            V_d = V_d + quadratic_form(self.P_d, s)
         return jnp.stack([self.value(s) - self.multiplier * V_d, V_d])
 
     def measured_means(self, mean, covariance):

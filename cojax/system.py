@@ -157,7 +157,7 @@ class System(Distinct, abc.ABC):
         return jnp.zeros(0, s.dtype)
 
     def measured_values(self, s: Float[Array, "d"]) -> Float[Array, "k"]:
-        """V_m(s) = E Σ γᵏ m(s_k, a*_k) of each, where they are known."""
+        """V_m(s) = E Σ γᵏ m(s_k, a*_k) of each; where they are not known, a share of V*(s) each."""
         raise NotImplementedError
 
     def measured_means(

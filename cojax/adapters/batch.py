@@ -114,6 +114,7 @@ class Step(NamedTuple):
     terminated: np.ndarray  # (N,) bool
     truncated: np.ndarray  # (N,) bool
     clipped: np.ndarray  # (N,) bool: the action was outside of the box
+    told: dict[str, np.ndarray]  # (N,) float64 each: the measures of the system
 
 
 class Batch:
@@ -131,6 +132,8 @@ class Batch:
     Attributes:
         low, high: bounds of the action, (m,).
         scale: (m,), actions in the units of the environment are ``scale * action``.
+        problem: ``params`` as they were given.
+        measures: names of what ``info`` tells of a step beside the rest.
         horizon: the largest time limit of an episode; None where there is none.
         num_clipped: how many actions were outside of the bounds so far.
 
@@ -146,6 +149,7 @@ class Batch:
         normalize_actions: bool = True,
     ):
         self.env = env
+        self.problem = params
         count = envs.num_instances(params)
         self.num_envs = inputs.whole("num_envs", (count or 1) if num_envs is None else num_envs, 1)
         first = params
@@ -157,6 +161,7 @@ class Batch:
             index = np.arange(self.num_envs) % count
             params = jax.tree.map(lambda leaf: leaf[index], params)
         self.params = params
+        self.measures: tuple[str, ...] = getattr(getattr(params, "system", None), "measures", ())
         self.low, self.high = box(env.action_space(first))
         self._require_one_box(env, count)
         self.scale = np.ones_like(self.high)
@@ -262,11 +267,20 @@ class Batch:
         self.num_clipped += int(clipped.sum())
         now = (self._keys, self._state, self._obs)
         self._keys, self._state, self._obs, out = _step(
-            self.env, self.stacked, self.params, now, actions=self.scale * actions, hold=hold
+            self.env,
+            self.stacked,
+            self.params,
+            now,
+            actions=self.scale * actions,
+            hold=hold,
+            measures=self.measures,
         )
         out = np.array(out)  # one copy from the device; five would cost more than the step
+        last = out[:, out.shape[1] - len(self.measures) :].astype(np.float64)
+        told = dict(zip(self.measures, last.T, strict=True))
+        out = out[:, : out.shape[1] - len(told)]
         obs, final_obs = np.split(out[:, :-3], 2, axis=1)
-        return Step(obs, final_obs, out[:, -3], out[:, -2] > 0, out[:, -1] > 0, clipped)
+        return Step(obs, final_obs, out[:, -3], out[:, -2] > 0, out[:, -1] > 0, clipped, told)
 
     def checked(self, actions: PyTree) -> np.ndarray:
         """Actions (N, m), float32."""
@@ -316,10 +330,17 @@ def _reset(
     return begun if now is None else jax.tree.map(partial(streams.choose, now[0]), begun, now[1])
 
 
-@partial(jax.jit, static_argnums=(0, 1))
+@partial(jax.jit, static_argnums=(0, 1), static_argnames=("measures",))
 @streams.pinned()
 def _step(
-    env: Environment, stacked: bool, params: PyTree, now: tuple, *, actions: PyTree, hold: PyTree
+    env: Environment,
+    stacked: bool,
+    params: PyTree,
+    now: tuple,
+    *,
+    actions: PyTree,
+    hold: PyTree,
+    measures: tuple[str, ...],
 ) -> tuple:
     keys, draws = _split(now[0])
     step = jax.vmap(env.step, (0, 0, 0, 0 if stacked else None))
@@ -328,12 +349,14 @@ def _step(
         x.astype(jnp.float32) for x in (obs, info["final_observation"], jnp.ravel(reward))
     )
     after = (keys, state, obs)
+    told = [info[name] for name in measures]
     if hold is not None:
+        told = [jnp.where(hold, 0.0, x) for x in told]
         after = jax.tree.map(partial(streams.choose, hold), now, after)
         final = streams.choose(hold, now[2], final)
         reward = jnp.where(hold, 0.0, reward)
         terminated, truncated = terminated & ~hold, truncated & ~hold
-    flags = [x[:, None].astype(jnp.float32) for x in (reward, terminated, truncated)]
+    flags = [x[:, None].astype(jnp.float32) for x in (reward, terminated, truncated, *told)]
     return *after, jnp.concatenate([after[2], final, *flags], axis=1)
 
 

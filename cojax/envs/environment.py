@@ -59,6 +59,10 @@ class ConverseEnv(environment.Environment[EnvState, EnvParams]):
     not enforced, noise without a bound) or not finite is shown clipped to it, a NaN at its edge;
     reward, ``info`` and what follows are those of the true state.
 
+    A step of a system with a budget (:mod:`cojax.budgets`) also tells its measures: ``cost``, d,
+    for which the budget is :attr:`EnvParams.budget`, and ``objective``, c. The reward is -(c + λ d),
+    and both hold a share of V* where it does; :func:`cojax.envs.constrained` makes it -c.
+
     Args:
         params: the default of every ``params`` below: a problem, :class:`EnvParams`.
 
@@ -121,8 +125,12 @@ class ConverseEnv(environment.Environment[EnvState, EnvParams]):
         reward = -system.stage_cost(state.s, action)
         reward = reward - jnp.where(terminated, system.gamma * value, 0.0)
         obs, next_state = self._apply_transition_gradient_policy(_shown(s, params), next_state)
-        discount = 1.0 - terminated.astype(reward.dtype)
-        return obs, next_state, reward, terminated, {"discount": discount, "diverged": diverged}
+        info = {"discount": 1.0 - terminated.astype(reward.dtype), "diverged": diverged}
+        if system.measures:
+            told = system.measured(state.s, action, system.optimum(state.s))
+            left = jnp.where(terminated, system.gamma * system.measured_values(s), 0.0)
+            info |= dict(zip(system.measures, told + left, strict=True))
+        return obs, next_state, reward, terminated, info
 
     def reset_env(self, key, params):
         """Draw s_0 from the initial law."""
@@ -194,8 +202,9 @@ def _box(high: jax.Array) -> spaces.Box:
 
 @jax.tree_util.register_pytree_with_keys_class
 class Info(dict[str, PyTree]):
-    """What a step tells, a dict of gymnax's four entries. ``info["diverged"]`` answers too, and is
-    no entry: wrappers (gymnax's for brax) carry a dict of those four through ``lax.scan``.
+    """What a step tells, a dict of gymnax's four entries. ``info["diverged"]`` answers too, and a
+    measure such as ``info["cost"]``; they are no entries: wrappers (gymnax's for brax) carry a dict
+    of those four through ``lax.scan``.
     """
 
     def __init__(self, entries: dict[str, PyTree], aside: dict[str, PyTree]):
@@ -253,6 +262,7 @@ def autoreset(env: environment.Environment, keys, state, action, *, params) -> t
         (obs_reset, state_reset),
         (obs_step, state_step),
     )
-    aside = {"diverged": info.pop("diverged")} if "diverged" in info else {}
+    measures = getattr(getattr(params, "system", None), "measures", ())
+    aside = {name: info.pop(name) for name in ("diverged", *measures) if name in info}
     info |= {"terminated": terminated, "truncated": truncated, "final_observation": obs_step}
     return obs, state, reward, terminated, truncated, Info(info, aside)
