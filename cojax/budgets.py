@@ -249,18 +249,6 @@ def energy_budget(
     return Budgeted(**fields)
 
 
-def check_estimate(system: Budgeted, law: InitialLaw) -> None:
-    """Raise InputError where D of a ``system`` was estimated for another ``law``."""
-    if system.estimate is None:
-        return
-    expected, found = float(system.estimate[3]), _law_mean(system, law)
-    if not math.isclose(expected, found, rel_tol=1e-4):
-        raise InputError(
-            "initial_state: expected the law that D was estimated for, with E V*(s_0) = "
-            f"{expected:.6g}, got one with {found:.6g}; use energy_budget(…, law=…) again"
-        )
-
-
 def _law_mean(system: QuadraticGaussian, law: InitialLaw) -> float:
     """E V*(s_0)."""
     mean, covariance = law.moments()

@@ -60,8 +60,9 @@ class ConverseEnv(environment.Environment[EnvState, EnvParams]):
     reward, ``info`` and what follows are those of the true state.
 
     A step of a system with a budget (:mod:`cojax.budgets`) also tells its measures: ``cost``, d,
-    for which the budget is :attr:`EnvParams.budget`, and ``objective``, c. The reward is -(c + λ d),
-    and both hold a share of V* where it does; :func:`cojax.envs.constrained` makes it -c.
+    for which the budget is :attr:`EnvParams.budget`, and ``objective``, c. The reward is
+    -(c + λ d), and both hold a share of V* where it does; :func:`cojax.envs.constrained` makes it
+    -c.
 
     Args:
         params: the default of every ``params`` below: a problem, :class:`EnvParams`.
