@@ -22,6 +22,7 @@ from cojax.agents import (
     loop,
     memory_budget,
     ppo,
+    ppo_lagrangian,
     sac,
     settings,
     shac,
@@ -41,7 +42,8 @@ from cojax.io.progress import shown
 from cojax.types import Content, Float, PRNGKeyArray, PyTree
 
 ALGORITHMS: dict[str, Algorithm] = {
-    module.ALGORITHM.name: module.ALGORITHM for module in (ppo, a2c, sac, td3, ddpg, shac, crossq)
+    module.ALGORITHM.name: module.ALGORITHM
+    for module in (ppo, a2c, sac, td3, ddpg, shac, crossq, ppo_lagrangian)
 }
 
 
@@ -83,7 +85,8 @@ def train(
         algorithm: one of ``ALGORITHMS``.
         params: environment parameters; a stacked batch (leading axis on every leaf) is an axis.
         key: typed key, ``jax.random.key(seed)``, of the threefry generator.
-        env: a gymnax environment with a Box action space; None for cojax's own.
+        env: a gymnax environment with a Box action space; None for cojax's own, as a constrained
+            problem (:mod:`cojax.envs.constrained`) for an algorithm that keeps budgets.
         hyperparameters: None, a mapping, an instance, or a sequence of those (an axis); what is
             not named has the algorithm's default.
         profile: "tuned" or "published" hyperparameters for the system's family in place of the
@@ -249,9 +252,11 @@ def prepare(
     if memory_limit is not None and not memory_limit > 0:
         raise InputError(f"memory_limit: expected a number of bytes > 0, got {memory_limit}")
     if env is None:
-        from cojax.envs import ConverseEnv
+        from cojax.envs import ConverseEnv, constrained
 
         env = ConverseEnv()
+        if getattr(lookup(algorithm), "constrained", False):
+            env = constrained(env)
     hyperparameters, origin = _beneath(profile, algorithm, params, hyperparameters)
     population, sizes = grid(
         lookup(algorithm),
