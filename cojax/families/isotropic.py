@@ -14,10 +14,12 @@ and every gain K with γ r²(1-pK)² < 1, optimal or not, costs
 
 so that λ ↦ (J_d, J_c) is the front, K from 1/p (λ → 0) down to max(0, (γr²-1)/(γpr²)) (λ → ∞), and
 λ = γpκ(1-pK)/K, κ = q/(1 - γr²(1-pK)). It is the construction of :mod:`cojax.quadratic_gaussian`
-with P = κI, Q = qI, R = λI, which has r² = (κ-q)(1/(γκ) + p²/λ). S and G turn neighbours x_i and
-x_{i+1}, odd pairs first, by
+with P = κI, Q = qI, R = λI, which has r² = (κ-q)(1/(γκ) + p²/λ). T_t turns the pairs
+(x_i, x_{i+h}), h = n/2 or (n-1)/2, by the angles 2 arctan t_i, without a sine, and C is a cyclic
+shift by one:
 
-    α_i = swirl (1 + tanh(x_i x_{i+1}) + sin x_{i+1}),  and for G  twist (1 + cos(2 x_i - x_{i+1}))
+    G(s) = T_t,  t_i = twist (1 + 2 x_i - x_{i+h})
+    S(s) = T_u C T_v,  v_i = swirl (1 + x_i + 2 x_{i+h}),  u_i the same of C s
 
 This family is no one of the paper's; the split of a cost is that of :mod:`cojax.budgets`.
 """
@@ -38,7 +40,6 @@ from cojax.errors import InputError
 from cojax.geometry import Knob
 from cojax.initial import InitialLaw, Uniform
 from cojax.inverse_sqrt import ConstantInverseSqrt
-from cojax.linalg import rotate
 from cojax.quadratic import Geometry, QuadraticGaussian
 from cojax.types import Array, Float, Option
 
@@ -51,7 +52,7 @@ class Isotropic(Geometry):
     """Geometry of the isotropic family; states and actions have no units.
 
     Attributes:
-        swirl: gain of the angles of S.
+        swirl: gain of the turns of S.
         twist: of those of G.
         n: states, and actions.
     """
@@ -84,21 +85,28 @@ class Isotropic(Geometry):
         """n."""
         return self.n
 
-    def _turns(self, s: Float[Array, "n"]) -> Float[Array, "k"]:
-        """Angles of G."""
-        return self.twist * (1.0 + jnp.cos(2.0 * s[:-1] - s[1:]))
+    def _twists(self, s: Float[Array, "n"]) -> Float[Array, "h"]:
+        """t."""
+        x, y = _pairs(s)
+        return self.twist * (1.0 + 2.0 * x - y)
+
+    def _swirls(self, s: Float[Array, "n"]) -> Float[Array, "h"]:
+        """v."""
+        x, y = _pairs(s)
+        return self.swirl * (1.0 + x + 2.0 * y)
 
     def actuate(self, s, a):
         """G(s) a."""
-        return _turned(a, self._turns(s))
+        return _turned(a, self._twists(s))
 
     def actuate_transpose(self, s, v):
         """G(s)ᵀ v."""
-        return _turned(v, -self._turns(s), back=True)
+        return _turned(v, -self._twists(s))
 
     def rotate(self, s, x, p):
         """S(s) x."""
-        return _turned(x, self.swirl * (1.0 + jnp.tanh(s[:-1] * s[1:]) + jnp.sin(s[1:])))
+        shifted = jnp.roll(_turned(x, self._swirls(s)), 1)
+        return _turned(shifted, self._swirls(jnp.roll(s, 1)))
 
     def input_norm(self):
         """|G|₂ = 1."""
@@ -149,7 +157,7 @@ class Isotropic(Geometry):
             budget: D in its place: λ is then the one at which π* spends it.
             gamma: discount in (0, 1).
             Sigma: noise covariance.
-            swirl, twist: gains of the angles of S and G.
+            swirl, twist: gains of the turns of S and G.
             start: the law of s_0 that the budget is for; by default x_i ~ U(-1, 1).
             dtype: float32 or float64; by default what JAX computes in.
 
@@ -209,18 +217,19 @@ class Isotropic(Geometry):
         )  # fmt: skip
 
 
-def _turned(x: Float[Array, "n"], angles: Float[Array, "k"], back: bool = False) -> Array:
-    """x with neighbours turned by ``angles``: (x_1, x_2), (x_3, x_4), … and then (x_2, x_3), …, or
-    these first.
-    """
-    for first in (1, 0) if back else (0, 1):
-        pairs = (x.shape[0] - first) // 2
-        if pairs:
-            last = first + 2 * pairs
-            turned = rotate(x[first:last:2], x[first + 1 : last : 2], angles[first::2])
-            middle = jnp.stack(turned, axis=-1).reshape(-1)
-            x = jnp.concatenate([x[:first], middle, x[last:]])
-    return x
+def _pairs(x: Float[Array, "n"]) -> tuple[Float[Array, "h"], Float[Array, "h"]]:
+    """The first halves of all pairs, and the second."""
+    half = x.shape[0] // 2
+    return x[:half], x[half : 2 * half]
+
+
+def _turned(x: Float[Array, "n"], t: Float[Array, "h"]) -> Float[Array, "n"]:
+    """T x: cos 2 arctan t = (1 - t²)/(1 + t²) and sin 2 arctan t = 2t/(1 + t²)."""
+    u, v = _pairs(x)
+    scale = 2.0 / (1.0 + t * t)
+    return jnp.concatenate(
+        [u - scale * t * (t * u + v), v + scale * t * (u - t * v), x[2 * u.shape[0] :]]
+    )
 
 
 @inputs.guarded
