@@ -1,6 +1,6 @@
 """Problems with a budget: what the exact front says of policies, learned ones among them.
 
-    python benchmarks/constrained.py [--budgets D ...] [--n 2] [--steps 400000] [--trials 512]
+    python benchmarks/constrained.py [--budgets D ...] [--n 2] [--steps 600000] [--trials 512]
         [--figure front.png]
 
 PPO with a multiplier learns on the isotropic system at each budget, one seed, and is measured on
@@ -29,7 +29,7 @@ from cojax.families import ConverseArm, Isotropic
 
 STEPS = 64
 REFERENCES = ["oracle", "detuned-oracle:0.7", "detuned-oracle:1.3", "lqr"]
-SETTINGS = {"obs_clip": 50.0}
+SETTINGS = {"obs_clip": 50.0, "activation": "relu"}
 
 
 @jax.jit
@@ -77,7 +77,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--budgets", nargs="+", type=float, default=[0.15, 0.35, 0.7])
     parser.add_argument("--n", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=400_000)
+    parser.add_argument("--steps", type=int, default=600_000)
     parser.add_argument("--trials", type=int, default=512)
     parser.add_argument("--batch", type=int, default=2048)
     parser.add_argument("--repeats", type=int, default=9)

@@ -282,7 +282,8 @@ def _stated(name: str, system: QuadraticGaussian) -> Options:
     """What a plain system was built of; raises InputError for another."""
     stated = statement(name, system)
     if type(system) is not QuadraticGaussian:
-        raise InputError(f"{name}: expected no system of a class of its own, got {system!r}")
+        kind = type(system).__name__
+        raise InputError(f"{name}: expected no system of a class of its own, got {kind}")
     return stated
 
 

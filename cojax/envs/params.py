@@ -129,7 +129,8 @@ class EnvParams(environment.EnvParams):
 
         for _ in np.shape(system.gamma):
             of_one = jax.vmap(of_one)
-        return of_one(system, law)
+        with _scope(system):
+            return of_one(system, law)
 
     def clip(self, action: Float[Array, "*batch m"]) -> Float[Array, "*batch m"]:
         """The action that the system receives, (..., m): the nearest in the box where there is one,

@@ -27,7 +27,7 @@ from cojax.envs import EnvParams
 from cojax.errors import InputError
 from cojax.evaluation.evaluator import evaluate
 from cojax.evaluation.metrics import cell_of, summarize
-from cojax.evaluation.named_systems import named_systems
+from cojax.evaluation.named_systems import named_systems, scope
 from cojax.evaluation.result import Evaluation
 from cojax.families.isotropic import Front
 from cojax.types import Option, Row
@@ -73,8 +73,11 @@ class Problem:
         system = innermost(params.system)[0]
         if not isinstance(system, Budgeted):
             raise InputError(f"{name}: expected a system with a budget (cojax.budgets)")
-        moments = params.initial_state.moments()
-        objective, D = np.asarray(params.system.measured_means(*moments), np.float64)
+        make = getattr(params.system, "front", None)
+        with scope(params):
+            moments = params.initial_state.moments()
+            objective, D = np.asarray(params.system.measured_means(*moments), np.float64)
+            front = None if make is None else make(params.initial_state)
         multiplier, ends = float(system.multiplier), (float(D), float(D))
         if system.estimate is not None:
             low, high, expected = map(float, np.asarray(system.estimate)[1:])
@@ -84,8 +87,6 @@ class Problem:
                     f"{name}: initial_state: expected the law that D was estimated for, with "
                     f"E V*(s_0) = {expected:.6g}, got {found:.6g}; use energy_budget(…, law=…)"
                 )
-        make = getattr(params.system, "front", None)
-        front = None if make is None else make(params.initial_state)
         return cls(multiplier, float(D), ends, float(objective), system.measures_known, front)
 
 
