@@ -93,11 +93,11 @@ def main() -> None:
         steps = round(1.0 / (1.0 - float(problems[name].system.gamma)))
         told = {}
         run = cojax.train(
-            "ppo-lagrangian", problems[name], jax.random.key(0), num_seeds=None,
+            "ppo_lagrangian", problems[name], jax.random.key(0), num_seeds=None,
             total_timesteps=options.steps, hyperparameters=SETTINGS | {"max_episode_steps": steps},
             progress=lambda done, total, metrics, told=told: told.update(metrics),
         )  # fmt: skip
-        policies.setdefault("ppo-lagrangian", {})[name] = run.policy  # pyright: ignore
+        policies.setdefault("ppo_lagrangian", {})[name] = run.policy  # pyright: ignore
         learned[name] = float(told["multiplier"])
     found = on_budget(policies, problems, options.trials, 7)
     columns = ["policy", "J_d", "J_d - D", "(J_c - J_c*)/J_c*", "to the line", "own gap/J_c*", "λ"]
@@ -108,7 +108,7 @@ def main() -> None:
         cells += [f"{row['violation']['mean']:.3g}"]
         cells += [f"{row['gap']['mean'] / row['optimal_objective']:.3g}"]
         cells += [f"{row['distance']['mean']:.3g}", f"{own:.3g}"]
-        mine = learned[row["fixture"]] if row["policy"] == "ppo-lagrangian" else row["multiplier"]
+        mine = learned[row["fixture"]] if row["policy"] == "ppo_lagrangian" else row["multiplier"]
         cells += [f"{mine:.3g}"]
         print(f"| {row['fixture']} | {row['policy']} | {' | '.join(cells)} |")
     if options.figure:

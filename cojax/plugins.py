@@ -38,7 +38,7 @@ ALGORITHMS = (
     "ddpg",
     "crossq",
     "shac",
-    "ppo-lagrangian",
+    "ppo_lagrangian",
 )  # ours, by name
 asked: list[str] = []  # modules that a command was told to import
 

@@ -331,7 +331,7 @@ def test_the_multiplier_follows_the_budget(problems):
     for D in (1e-3, 1e3):
         seen = told.setdefault(D, [])
         cojax.train(
-            "ppo-lagrangian", params, jax.random.key(0), num_seeds=None, total_timesteps=2048,
+            "ppo_lagrangian", params, jax.random.key(0), num_seeds=None, total_timesteps=2048,
             eval_every=512, progress=lambda done, total, metrics, seen=seen: seen.append(metrics),
             hyperparameters={"budget": D, "multiplier_rate": 0.1, "final_lr_fraction": 1.0,
                              "hidden": (8,)},
@@ -346,10 +346,10 @@ def test_the_learner_wants_a_cost_and_a_budget():
     plain = cojax.make("PointMass-v0")[1]
     options = {"num_seeds": None, "total_timesteps": 512, "progress": None}
     with pytest.raises(InputError, match="budget: expected a system with a budget"):
-        cojax.train("ppo-lagrangian", plain, jax.random.key(0), **options)
+        cojax.train("ppo_lagrangian", plain, jax.random.key(0), **options)
     with pytest.raises(InputError, match="info"):
         cojax.train(
-            "ppo-lagrangian", plain, jax.random.key(0), env=cojax.envs.ConverseEnv(),
+            "ppo_lagrangian", plain, jax.random.key(0), env=cojax.envs.ConverseEnv(),
             hyperparameters={"budget": 1.0}, **options,
         )  # fmt: skip
 
@@ -359,7 +359,7 @@ def test_the_learner_wants_a_cost_and_a_budget():
 def test_the_learner_reaches_the_front(D):
     params = cojax.make("Isotropic-v0", budget=D)[1]
     run = cojax.train(
-        "ppo-lagrangian", params, jax.random.key(0), num_seeds=None, progress=None,
+        "ppo_lagrangian", params, jax.random.key(0), num_seeds=None, progress=None,
         total_timesteps=600_000, hyperparameters={
             "max_episode_steps": 20, "obs_clip": 50.0, "activation": "relu"
         },

@@ -134,7 +134,7 @@ def adapt(
 ADAPTED = {"adapt": adapt, "tell": ("cost",)}
 ALGORITHM = dataclasses.replace(
     ppo.ALGORITHM,
-    name="ppo-lagrangian",
+    name="ppo_lagrangian",
     hyperparameters=PPOLagrangian,
     init=init,
     update=partial(on_policy.update, loss=ppo.loss, **ADAPTED),

@@ -26,7 +26,7 @@ from cojax.coordinates import innermost
 from cojax.envs import EnvParams
 from cojax.errors import InputError
 from cojax.evaluation.evaluator import evaluate
-from cojax.evaluation.metrics import cell_of, summarize
+from cojax.evaluation.metrics import cell_of, flat, summarize
 from cojax.evaluation.named_systems import named_systems, scope
 from cojax.evaluation.result import Evaluation
 from cojax.families.isotropic import Front
@@ -138,8 +138,6 @@ class BudgetEvaluation:
     def to_frame(self, **options: float | str) -> pd.DataFrame:
         """The :meth:`rows` with a number a column; ``options`` are those of :meth:`rows`."""
         import pandas as pd
-
-        from cojax.evaluation.metrics import flat
 
         return pd.DataFrame([flat(row) for row in self.rows(**options)])
 
