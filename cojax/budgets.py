@@ -35,14 +35,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, DTypeLike
 
 from cojax import inputs, linalg, precision, streams
 from cojax.distinct import of_another
 from cojax.errors import InputError
 from cojax.initial import InitialLaw
 from cojax.linalg import Symmetric, dot, matvec, quadratic_form
-from cojax.memory import statement
+from cojax.memory import as_stated, statement
 from cojax.quadratic_gaussian import QuadraticGaussian, Scalar
 from cojax.system import next_mean
 from cojax.types import Array, Float, Options
@@ -139,6 +139,7 @@ def budget(
     kappa: float | None = None,
     *,
     P_d: ArrayLike | None = None,
+    dtype: DTypeLike | None = None,
 ) -> Budgeted:
     """A ``system`` whose cost is split by a cost of states d = sᵀP_d s - γ z*ᵀP_d z* >= 0.
 
@@ -147,11 +148,12 @@ def budget(
         multiplier: λ, in [0, β/κ]; at 0 the budget binds nobody, and c is the system's own cost.
         kappa: κ > 0; by default the smallest with P_d ⪯ κ P, or β where P_d is not given.
         P_d: (d, d), (d,) or a number, between (1-β) κ P and κ P; κ P unless given.
+        dtype: of the leaves; that of the system by default.
 
     The budget is :attr:`cojax.envs.EnvParams.budget`, D = E V_d(s_0): a moment of the initial law.
     Raises InputError, one line, with the number that failed, where a condition does not hold.
     """
-    stated = _stated("budget", system)
+    stated = _stated("budget", system, dtype)
     P, d = stated["P"], system.state_dim
     beta = _least(stated["Q"], P)
     if beta <= ROUNDING:
@@ -177,7 +179,7 @@ def budget(
         raise InputError(
             f"multiplier: expected λ κ <= β = {beta:.6g}, got {multiplier * kappa:.6g}"
         )
-    return known(system, multiplier, P_d=given, Sigma=stated["Sigma"])
+    return known(as_stated(system, stated), multiplier, P_d=given, Sigma=stated["Sigma"])
 
 
 def known(
@@ -278,9 +280,9 @@ def _energies(
     return jax.vmap(trial)(keys)
 
 
-def _stated(name: str, system: QuadraticGaussian) -> Options:
+def _stated(name: str, system: QuadraticGaussian, dtype: DTypeLike | None = None) -> Options:
     """What a plain system was built of; raises InputError for another."""
-    stated = statement(name, system)
+    stated = statement(name, system, dtype)
     if type(system) is not QuadraticGaussian:
         kind = type(system).__name__
         raise InputError(f"{name}: expected no system of a class of its own, got {kind}")

@@ -83,7 +83,8 @@ def train(
 
     Args:
         algorithm: one of ``ALGORITHMS``.
-        params: environment parameters; a stacked batch (leading axis on every leaf) is an axis.
+        params: environment parameters, or a fixture; a stacked batch (leading axis on every leaf)
+            is an axis.
         key: typed key, ``jax.random.key(seed)``, of the threefry generator.
         env: a gymnax environment with a Box action space; None for cojax's own, as a constrained
             problem (:mod:`cojax.envs.constrained`) for an algorithm that keeps budgets.
@@ -252,9 +253,12 @@ def prepare(
     if memory_limit is not None and not memory_limit > 0:
         raise InputError(f"memory_limit: expected a number of bytes > 0, got {memory_limit}")
     if env is None:
-        from cojax.envs import ConverseEnv, constrained
+        from cojax.envs import ConverseEnv, EnvParams, constrained
 
-        env = ConverseEnv()
+        env, params = ConverseEnv(), getattr(params, "params", params)
+        if not isinstance(params, EnvParams):
+            found = type(params).__name__
+            raise InputError(f"params: expected EnvParams or a fixture, got {found}")
         if getattr(lookup(algorithm), "constrained", False):
             env = constrained(env)
     hyperparameters, origin = _beneath(profile, algorithm, params, hyperparameters)
