@@ -394,6 +394,24 @@ def test_bad_input_is_refused_in_one_line(call, said):
     assert "\n" not in str(caught.value)
 
 
+def test_a_fixture_file_states_a_budget():
+    """It is certified, float32 and float64 are of one problem, and a bad λ is one line."""
+    from cojax.fixtures.build import make_fixture
+
+    stated = {"kind": "budget", "multiplier": 0.5, "kappa": 0.05}
+    fixture = make_fixture("ConverseArm", id="x", n=1, p=0.8, seed=7, Q=0.1, extension=stated)
+    assert fixture.certificate.passed
+    for dtype in ("float32", "float64"):
+        with scope(dtype):
+            system = fixture.system(np.dtype(dtype))
+            assert system.measures == ("objective", "cost")
+            np.testing.assert_allclose(system.P_d, 0.05 * fixture.P, rtol=1e-6)
+            assert system.P_d.dtype == dtype
+    assert float(fixture.params.budget) > 0.0
+    with pytest.raises(InputError, match="multiplier: expected λ κ <= β = 0.1, got 0.25"):
+        fixture.with_changes(extension=stated | {"multiplier": 5.0}).system()
+
+
 def test_a_random_split_is_accepted_where_the_conditions_hold():
     """And c and d are not negative there, at states near and far."""
     rng = np.random.default_rng(7)
