@@ -212,6 +212,8 @@ def test_policies_against_a_budget(problems, tmp_path):
                 half = 0.5 * (row[cell]["high"] - row[cell]["low"])
                 assert abs(row[cell]["mean"] - expected) < 2.0 * half
             assert row["own_gap"]["low"] < 1e-3 < row["own_gap"]["high"] + 2e-3
+            widths = [row[cell]["high"] - row[cell]["low"] for cell in ("own_gap", "gap")]
+            assert widths[0] < 0.7 * widths[1]  # J_c and J_d of a trial go together
         assert less["violation"]["high"] < 0.0 < less["gap"]["low"]
         assert more["gap"]["high"] < 0.0 < more["violation"]["low"]
         B = float(params.system.multiplier + GAMMA * P**2 * params.system.P[0])
@@ -223,7 +225,12 @@ def test_policies_against_a_budget(problems, tmp_path):
             assert line == pytest.approx(row["distance"]["mean"], abs=1e-5)
     assert "J_c - J_c*(J_d)" in found.table()
     assert found.to_frame().loc[0, "violation_low"] == 0.0
-    found.plot(tmp_path / "front.png")
+    panel = found.plot(tmp_path / "front.png").axes[0]
+    x, y = panel.lines[0].get_data()  # the front: falling, and what policies spend is on it
+    own = front(problems["D = 0.2"])
+    assert (np.diff(x) >= 0.0).all()
+    assert (np.diff(y) <= 0.0).all()
+    np.testing.assert_allclose([own.objective(D) for D in x], y, rtol=1e-9)
     assert (tmp_path / "front.png").stat().st_size > 10_000
     with pytest.raises(InputError, match="expected a name that ends in"):
         found.plot("front.gif")

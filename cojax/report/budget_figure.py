@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from cojax.errors import InputError
 from cojax.evaluation.constrained import BudgetEvaluation, Problem
@@ -114,11 +115,12 @@ def _panel(axis: Axes, problem: Problem, rows: list[Row], policies: list[str]) -
             scale("log")
             own = axis.xaxis if name == "x" else axis.yaxis
             style.log_ticks(own, narrow=bool(spans[k][1] < 100.0 * spans[k][0]))
+        elif name == "x":
+            axis.xaxis.set_major_locator(MaxNLocator(4))
     if problem.front is not None:
         J_d, J_c = problem.front.curve(400)
-        J_d, J_c = np.append(J_d, spans[0][1]), np.append(J_c, J_c[-1])  # slack beyond the end
-        order = np.argsort(J_d)
-        axis.plot(J_d[order], np.minimum.accumulate(J_c[order]), color="black", linewidth=1.2)
+        last = max(spans[0][1], J_d[-1])  # what is more than J_c needs buys nothing
+        axis.plot([*J_d, last], [*J_c, J_c[-1]], color="black", linewidth=1.2)
     across = np.linspace(*spans[0], 400)
     line = problem.objective - problem.multiplier * (across - problem.budget)
     axis.plot(across, np.where(line > 0.0, line, np.nan), "--", color=GREY, linewidth=0.9)
