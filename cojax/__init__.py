@@ -39,6 +39,7 @@ _MODULES = (
     "experiments",
     "families",
     "fixtures",
+    "free_drift",
     "markov_jump",
     "memory",
     "observation_maps",
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from cojax import experiments as experiments
     from cojax import families as families
     from cojax import fixtures as fixtures
+    from cojax import free_drift as free_drift
     from cojax import markov_jump as markov_jump
     from cojax import memory as memory
     from cojax import observation_maps as observation_maps
