@@ -57,7 +57,8 @@ def left(geometry: Drift, P: np.ndarray, spent: np.ndarray, *, beta: float) -> t
     "hull" or "sampled". Raises InputError, one line, where that is below ``beta``, where f(0) is
     not 0, and for a hull that does not hold the drift.
     """
-    at_origin = np.abs(np.asarray(geometry.drift(np.zeros(geometry.state_dim)))).max()
+    with precision.x64():
+        at_origin = np.abs(np.asarray(geometry.drift(jnp.zeros(geometry.state_dim)))).max()
     if not at_origin <= ROUNDING:
         raise InputError(f"drift: expected f(0) = 0, got {at_origin:.3g}")
     most, worst = _searched(geometry, P, spent)

@@ -240,6 +240,7 @@ class FreeDrift(System):
         if self.gain is not None:
             return -product(f, self.gain), jnp.zeros((), f.dtype)
         assert self.actions is not None
+        assert self.prices is not None
         worth = 2.0 * product(self.actions, product(f, self.pull)) + self.prices
         best = jnp.argmin(worth)
         return self.actions[best], worth[best]

@@ -16,15 +16,8 @@ FLOORS = [  # each may import what stands below it
     {"errors", "types"},
     {"io", "labels"},
     {"distinct", "inputs", "plugins", "precision", "linalg", "inverse_sqrt", "streams"},
-    {
-        "noise_laws",
-        "noise",
-        "initial",
-        "action_limits",
-        "action_lists",
-        "value_terms",
-        "control_costs",
-    },
+    {"noise_laws", "noise", "initial", "action_limits", "action_lists"},
+    {"value_terms", "control_costs"},
     {"system", "policy", "geometry"},
     {
         "quadratic_gaussian",
