@@ -8,7 +8,8 @@ To end with chance 1 - c(s) and cost nothing from then on is to discount by γ(s
 construction takes any discount of the state: with M(s) = (P⁻¹ + γ(s) p² g R⁻¹gᵀ)/γ(s) in place of
 the paper's,
 
-    y = M^{-1/2} u,  f = M y + …:   a* = -p R⁻¹gᵀy,   z* = P⁻¹y/γ(s),   A* = |δ|²_R + γ(s) p² |g δ|²_P
+    y = M^{-1/2} u     a* = -p R⁻¹gᵀy     z* = P⁻¹y/γ(s) = f + p g a*
+    A* = |δ|²_R + γ(s) p² |g δ|²_P
 
 since (γ - γ(s)) (b + tr PΣ) = (1 - c(s)) b is what a step costs more for the discount that is
 smaller: whoever ends saves b. As c M = P⁻¹/γ + c p² g R⁻¹gᵀ, its root is that of the paper's matrix

@@ -59,7 +59,7 @@ def spaces_of(batch: Batch) -> tuple[spaces.Box, ActionBox | spaces.Discrete]:
     observation = spaces.Box(batch.obs_low, batch.obs_high, dtype=np.float32)
     if batch.num_choices is not None:
         return observation, spaces.Discrete(batch.num_choices)
-    return observation, ActionBox(batch.low, batch.high, batch.scale)
+    return observation, ActionBox(*map(np.asarray, (batch.low, batch.high, batch.scale)))
 
 
 class OfBatch:
