@@ -122,7 +122,9 @@ def averaged(system: QuadraticGaussian) -> AverageCost:
     """
     stated = statement("averaged", system)
     if type(system) is not QuadraticGaussian:
-        raise InputError(f"averaged: expected no system of a class of its own, got {system!r}")
+        raise InputError(
+            f"averaged: expected no system of a class of its own, got {type(system).__name__}"
+        )
     P, Q = (linalg.to_full(stated[name]) for name in ("P", "Q"))
     root = linalg.to_full(linalg.inverse_sqrt_spd(P))
     beta = float(np.linalg.eigvalsh(root @ Q @ root)[0])

@@ -183,7 +183,9 @@ def terminating(system: QuadraticGaussian, least: float, weight: ArrayLike = 1.0
     """
     stated = statement("terminating", system)
     if type(system) is not QuadraticGaussian:
-        raise InputError(f"terminating: expected no system of a class of its own, got {system!r}")
+        raise InputError(
+            f"terminating: expected no system of a class of its own, got {type(system).__name__}"
+        )
     d, gamma = system.state_dim, stated["gamma"]
     least = inputs.number("least", least, 0.0, 1.0, low_open=True)
     weight = inputs.positive_semidefinite("weight", weight, d)

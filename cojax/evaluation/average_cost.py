@@ -25,7 +25,8 @@ from cojax.envs import EnvParams
 from cojax.errors import InputError
 from cojax.evaluation.host import HostPolicy
 from cojax.evaluation.linearised import linearisation
-from cojax.evaluation.members import gather, player, singles
+from cojax.evaluation.members import as_policy, player, singles
+from cojax.evaluation.named_systems import pairs
 from cojax.evaluation.references import Act
 from cojax.evaluation.rollout import Sum
 from cojax.system import next_mean
@@ -115,8 +116,10 @@ def evaluate_average(
     confidence = inputs.number("confidence", confidence, 0.0, 1.0, low_open=True, high_open=True)
     names, gaps, costs = [], [], []
     keys = streams.stream_keys(root, num_trials)
-    asked = gather(policies, 1)
-    for policy in asked.policies[: len({member.policy for member in asked.members})]:
+    asked = [as_policy(name, value) for name, value in pairs(policies)]
+    if not asked:
+        raise InputError("policies: expected at least one policy, got an empty list")
+    for policy in asked:
         if isinstance(policy, HostPolicy):
             raise InputError(f"policy {policy.name}: expected one of JAX, got one of the host")
         for one in singles(policy):
