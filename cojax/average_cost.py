@@ -24,7 +24,6 @@ from flax import struct
 
 from cojax import inputs, linalg
 from cojax.errors import InputError
-from cojax.initial import InitialLaw
 from cojax.labels import Labels
 from cojax.linalg import quadratic_form
 from cojax.memory import Remembering, assembled, statement
@@ -104,9 +103,18 @@ class AverageCost(Remembering):
         """One draw of w."""
         return self.inner.sample_noise(s, key)
 
-    def initial_law(self, law: InitialLaw | None = None) -> InitialLaw:
-        """The ``law`` of s_0, by default the family's."""
+    def initial_law(self, law=None, memory=None):
+        """The ``law`` of s_0, by default the family's; there is no ``memory``."""
         return self.inner.geometry.initial_law(self.gamma.dtype) if law is None else law
+
+    @property
+    def noise_power(self):
+        """λ*."""
+        return self.average
+
+    def least_cost(self, s):
+        """sᵀQ s."""
+        return quadratic_form(self.inner.Q, s)
 
     def labels(self) -> Labels:
         """Those of the family."""

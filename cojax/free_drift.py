@@ -251,6 +251,15 @@ class FreeDrift(System):
         action = self.chosen(f)[0]
         return Optimum(f, action, f + self.actuate(s, action))
 
+    @property
+    def audited(self):
+        """Yes: ``state_cost`` says it."""
+        return True
+
+    def least_cost(self, s):
+        """q(s) >= β sᵀP s."""
+        return self.state_cost(s)
+
     def actuate(self, s, a):
         """p g a."""
         return self.p * self.geometry.actuate(s, a)

@@ -30,15 +30,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, DTypeLike
 
 from cojax import inputs, inverse_sqrt, linalg, streams
 from cojax.errors import InputError
-from cojax.initial import Fixed, InitialLaw
+from cojax.initial import Fixed
 from cojax.inverse_sqrt import ConstantInverseSqrt
 from cojax.labels import Labels
 from cojax.linalg import Symmetric, quadratic_form
-from cojax.memory import Joined, Remembering, statement
+from cojax.memory import Remembering, as_stated, statement
 from cojax.quadratic_gaussian import QuadraticGaussian
 from cojax.system import Optimum, mean_next_state
 from cojax.types import Array, Bool, Float
@@ -153,13 +153,26 @@ class Terminating(Remembering):
         ends = jnp.where((word >> 8).astype(c.dtype) * 2.0**-24 < c, 0.0, 1.0)
         return jnp.append(self._alive(s, w), jnp.where(over, 0.0, ends - (1.0 - c)))
 
-    def initial_law(
-        self, law: InitialLaw | None = None, memory: InitialLaw | None = None
-    ) -> InitialLaw:
-        """x_0 from the ``law`` of s_0, by default the family's, and that of e, by default 0."""
-        dtype = self.gamma.dtype
-        law = self.inner.geometry.initial_law(dtype) if law is None else law
-        return Joined(law, Fixed(jnp.zeros(1, dtype)) if memory is None else memory)
+    def initial_memory(self):
+        """e = 0."""
+        return Fixed(jnp.zeros(1, self.gamma.dtype))
+
+    def project(self, s):
+        """e to 0: of what follows the end there is nothing to look at."""
+        return s.at[-1].set(0.0)
+
+    def size(self, s):
+        """sᵀP s before the end."""
+        return self._alive(s, quadratic_form(self.inner.P, s[:-1]))
+
+    def least_cost(self, s):
+        """sᵀQ s before the end."""
+        return self._alive(s, quadratic_form(self.inner.Q, s[:-1]))
+
+    @property
+    def follows_mean(self):
+        """No: a path of means is neither before the end nor after it."""
+        return False
 
     def labels(self) -> Labels:
         """Those of the family, and e."""
@@ -170,18 +183,25 @@ class Terminating(Remembering):
 # --- on the host ---------------------------------------------------------------------------------
 
 
-def terminating(system: QuadraticGaussian, least: float, weight: ArrayLike = 1.0) -> Terminating:
+def terminating(
+    system: QuadraticGaussian,
+    least: float,
+    weight: ArrayLike = 1.0,
+    *,
+    dtype: DTypeLike | None = None,
+) -> Terminating:
     """A ``system`` whose episodes end after a step from s with chance 1 - c(s); all else is kept.
 
     Args:
         system: of the paper's class.
         least: l in (0, 1], the infimum of c; at 1 no episode ends, and all is as before to the bit.
         weight: W ⪰ 0, (d, d), a diagonal (d,), or a number for a multiple of I.
+        dtype: of the leaves, by default that of the system.
 
     Raises InputError, one line, for a system of another class, numbers out of range, and where
     γ l > 1 - β fails for the largest β with Q ⪰ βP: the optimal loop could then diverge.
     """
-    stated = statement("terminating", system)
+    stated = statement("terminating", system, dtype)
     if type(system) is not QuadraticGaussian:
         raise InputError(
             f"terminating: expected no system of a class of its own, got {type(system).__name__}"
@@ -197,22 +217,22 @@ def terminating(system: QuadraticGaussian, least: float, weight: ArrayLike = 1.0
             f"least: expected more than (1 - β)/γ = {(1.0 - beta) / gamma:.6g}, β = {beta:.4g} "
             f"being what Q has of P at least, or the optimal loop could diverge, got {least:g}"
         )
-    dtype = system.gamma.dtype
+    varying, system = _varying(system, stated["dtype"]), as_stated(system, stated)
     if least < 1.0 and isinstance(system.inverse_sqrt, ConstantInverseSqrt):
-        system = system.replace(inverse_sqrt=_varying(system))  # pyright: ignore
+        system = system.replace(inverse_sqrt=varying)  # pyright: ignore
     return Terminating(
         parts=(system,),
         gamma=system.gamma,
         offset=system.offset,
-        weight=linalg.to_device(weight, dtype),
-        least=linalg.to_device(least, dtype),
+        weight=linalg.to_device(weight, stated["dtype"]),
+        least=linalg.to_device(least, stated["dtype"]),
     )
 
 
-def _varying(system: QuadraticGaussian) -> inverse_sqrt.InverseSqrt:
+def _varying(system: QuadraticGaussian, dtype: DTypeLike) -> inverse_sqrt.InverseSqrt:
     """M^{-1/2} of a constant g as that of one that depends on the state, as c does."""
     M0, R_inverse = (np.asarray(x, np.float64) for x in (system.M0, system.R_inverse))
     lo, hi = linalg.extreme_eigenvalues(M0)
     most = float(system.p) ** 2 * system.geometry.input_norm() ** 2
     hi += most * linalg.extreme_eigenvalues(R_inverse)[1]
-    return inverse_sqrt.choose(M0, lo, hi, system.gamma.dtype)
+    return inverse_sqrt.choose(M0, lo, hi, dtype)
