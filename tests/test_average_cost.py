@@ -202,3 +202,13 @@ def test_bad_input_is_refused_in_one_line(line):
         REFUSED[line]()
     assert line in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_without_noise_costs_and_what_h_rose_by_are_the_gap():
+    """In every batch of every trial, from the first step on."""
+    system = averaged(arm(Sigma=0.0))
+    params = env_params(system, system.initial_law(), action_limit=None)
+    run = evaluate_average("zero", params, 20, num_trials=4, batches=4, burn_in=0)
+    assert float(system.average) == 0.0
+    assert (run.gaps[..., 0] > 0.01).all()
+    np.testing.assert_allclose(run.costs, run.gaps, rtol=1e-3, atol=1e-5)
