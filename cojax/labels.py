@@ -76,6 +76,7 @@ KNOWN: dict[str, Callable[[Mapping[str, int]], Labels]] = {
     ),
     "KinematicArm": _kinematic_arm,
     "Isotropic": _isotropic,
+    "Pendulums": _kinematic_arm,
     "PlanarAerial": _listed(
         ["x [m]", "z [m]", "φ [rad]", "v_x [m/s]", "v_z [m/s]", "ω [rad/s]"],
         ["thrust beyond hover [m/s²]", "torque [rad/s²]"],

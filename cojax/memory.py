@@ -267,7 +267,8 @@ def statement(name: str, system: QuadraticGaussian, dtype: DTypeLike | None = No
         raise InputError(f"{name}: expected a quadratic system, got {type(system).__name__}")
     if np.ndim(system.gamma):
         raise InputError(f"{name}: expected one system, got a stacked batch")
-    own = [n for n in ("limit", "state_noise", "action_noise") if getattr(system, n) is not None]
+    own = ("limit", "state_noise", "action_noise", "state_columns")
+    own = [n for n in own if getattr(system, n) is not None]
     if own:
         raise InputError(f"{name}: expected a system without {own[0]}")
     if not system.is_plain or isinstance(system, CubicGaussian):

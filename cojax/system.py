@@ -17,7 +17,7 @@ import numpy as np
 
 from cojax import labels
 from cojax.distinct import Distinct
-from cojax.types import Array, Float, PRNGKeyArray
+from cojax.types import Array, Bool, Float, PRNGKeyArray
 
 
 class Optimum(NamedTuple):
@@ -127,6 +127,10 @@ class System(Distinct, abc.ABC):
         ``feasible`` is a projection: entry by entry, where that says nothing else.
         """
         return mean / rms
+
+    def ended(self, s: Float[Array, "d"]) -> Bool[Array, ""]:
+        """Whether s is where an episode has come to its end, from which nothing costs anything."""
+        return jnp.zeros((), bool)
 
     def labels(self) -> labels.Labels:
         """Names and units of the entries of a state and of an action, in their order."""

@@ -11,6 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
+import jax
 import numpy as np
 
 from cojax.agents import (
@@ -253,10 +254,10 @@ def prepare(
     if memory_limit is not None and not memory_limit > 0:
         raise InputError(f"memory_limit: expected a number of bytes > 0, got {memory_limit}")
     if env is None:
-        from cojax.envs import ConverseEnv, EnvParams, constrained
+        from cojax.envs import ConverseEnv, constrained
 
         env, params = ConverseEnv(), getattr(params, "params", params)
-        if not isinstance(params, EnvParams):
+        if jax.tree_util.all_leaves([params]):
             found = type(params).__name__
             raise InputError(f"params: expected EnvParams or a fixture, got {found}")
         if getattr(lookup(algorithm), "constrained", False):
