@@ -17,7 +17,7 @@ from cojax.quadratic import HATS, QuadraticGaussian
 from cojax.system import System
 from cojax.types import PyTree
 
-MATRICES = ("P", "Q", "R", "P_minus_Q", "sqrt_P_minus_Q", "M0", "R_inverse", *HATS)
+MATRICES = ("P", "Q", "R", "P_minus_Q", "sqrt_P_minus_Q", "M0", "R_inverse", "authority", *HATS)
 
 
 def stack(params: Sequence[EnvParams]) -> EnvParams:

@@ -111,14 +111,16 @@ class ConverseEnv(environment.Environment[EnvState, EnvParams]):
                 "vmap the step for a batch"
             )
         action = params.clip(action)
-        s = systems.step(system, state.s, action, key)
+        optimum = system.optimum(state.s)
+        noise = system.sample_noise(state.s, key, action)
+        s = systems.next_mean(system, state.s, action, optimum) + noise
         next_state = EnvState(time=state.time + 1, s=s)
         value = system.value(s)
         diverged = self.is_terminated(next_state, params)
         terminated = diverged
         if params.terminal_value == "optimal":
             terminated = diverged | (next_state.time >= params.max_steps_in_episode)
-        reward = -system.stage_cost(state.s, action)
+        reward = -system.cost_at(state.s, action, optimum)
         reward = reward - jnp.where(terminated, system.gamma * value, 0.0)
         obs, next_state = self._apply_transition_gradient_policy(_shown(s, params), next_state)
         discount = 1.0 - terminated.astype(reward.dtype)
