@@ -122,22 +122,22 @@ class ConverseEnv(environment.Environment[EnvState, EnvParams]):
             terminated = diverged | (next_state.time >= params.max_steps_in_episode)
         reward = -system.cost_at(state.s, action, optimum)
         reward = reward - jnp.where(terminated, system.gamma * value, 0.0)
-        obs, next_state = self._apply_transition_gradient_policy(_shown(s, params), next_state)
+        obs, next_state = self._apply_transition_gradient_policy(shown(s, params), next_state)
         discount = 1.0 - terminated.astype(reward.dtype)
         return obs, next_state, reward, terminated, {"discount": discount, "diverged": diverged}
 
     def reset_env(self, key, params):
         """Draw s_0 from the initial law."""
         s = params.initial_state.sample(key)
-        return _shown(s, params), EnvState(time=jnp.zeros((), jnp.int32), s=s)
+        return shown(s, params), EnvState(time=jnp.zeros((), jnp.int32), s=s)
 
     def observe(self, key, state, action, params):
         """The state, clipped to the observation space."""
-        return _shown(state.s, params)
+        return shown(state.s, params)
 
     def get_obs(self, state, params=None, key=None):
         """The state, clipped to the observation space."""
-        return _shown(state.s, self.default_params if params is None else params)
+        return shown(state.s, self.default_params if params is None else params)
 
     def is_terminated(self, state, params):
         """Whether the state is outside the divergence guard, or not finite."""
@@ -182,7 +182,7 @@ class ConverseEnv(environment.Environment[EnvState, EnvParams]):
         return self.default_params.system.action_dim
 
 
-def _shown(s: jax.Array, params: EnvParams) -> jax.Array:
+def shown(s: jax.Array, params: EnvParams) -> jax.Array:
     """s as an observation: clipped to its space, a NaN at the edge, where the guard is left too."""
     high = params.observation_limit.astype(s.dtype)
     return jnp.clip(jnp.where(jnp.isnan(s), high, s), -high, high)
