@@ -23,7 +23,7 @@ from cojax.envs.environment import ConverseEnv, EnvState, shown
 from cojax.envs.params import BOX, EnvParams, scales, with_observation_limit
 from cojax.errors import InputError
 from cojax.linalg import quadratic_form
-from cojax.players import Adversarial, Opposed
+from cojax.players import Adversarial, Opposed, stays_away
 from cojax.policy import Policy
 from cojax.types import Array, Bool, Float, PRNGKeyArray, PyTree
 from cojax.zero_sum import Game
@@ -222,6 +222,17 @@ def adversarial(params: EnvParams, policy: Policy | None = None) -> EnvParams:
     limit = linalg.to_device(box, game.gamma.dtype)
     made = inputs.swapped(params, system=system, action_limit=limit, clip_actions=False)
     return with_observation_limit(made)
+
+
+def nobody(params: EnvParams) -> Policy:
+    """The disturbance of ``params`` of a game that stays away."""
+    game = GameEnv().game(params)
+    return stays_away(game.disturbance_dim, game.gamma.dtype)
+
+
+def with_policy(params: EnvParams, policy: Policy) -> EnvParams:
+    """``params`` of one side with another ``policy`` of the other side, inside ``jit`` too."""
+    return inputs.swapped(params, system=inputs.swapped(params.system, policy=policy))
 
 
 def _require_length(policy: Policy, game: Game, dim: int) -> None:

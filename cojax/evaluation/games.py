@@ -27,16 +27,15 @@ import numpy as np
 
 from cojax import inputs, streams
 from cojax.envs import EnvParams, stack
-from cojax.envs.games import opposed
+from cojax.envs.games import nobody, opposed
 from cojax.errors import InputError
 from cojax.evaluation.evaluator import evaluate
 from cojax.evaluation.intervals import CONFIDENCE, interval_of_mean
-from cojax.evaluation.members import PolicySet, as_policy, gather, singles
+from cojax.evaluation.members import AnyPolicy, PolicySet, as_policy, gather, singles
 from cojax.evaluation.named_systems import named_systems, pairs, scope
-from cojax.evaluation.references import ORACLE
+from cojax.evaluation.references import ORACLE, ReferencePolicy
 from cojax.evaluation.result import Evaluation
 from cojax.evaluation.rollout import PolicyGroup
-from cojax.players import stays_away
 from cojax.policy import Policy
 from cojax.trials import scan_trial
 from cojax.types import Array, Float, Option, PyTree, Row
@@ -81,7 +80,8 @@ def exploitability(
     """Bounds of the exploitability of ``policies`` in one game.
 
     Args:
-        policies: of the agent, in the forms that :func:`cojax.evaluate` takes.
+        policies: of the agent, in the forms that :func:`cojax.evaluate` takes; "lqr" and plans are
+            those of the problem against d*, whoever plays.
         params: of a game, or a fixture of one.
         num_trials: trials, each met by every policy against every adversary.
         root: seed of the streams.
@@ -104,6 +104,7 @@ def exploitability(
     subjects = {name: _against(one, name) for name in ADVERSARIES}
     subjects |= {name: opposed(one, policy) for name, policy in given.items()}
     options |= {"num_steps": num_steps}
+    policies = _frozen(policies, subjects["optimal"])
     found = evaluate(policies, subjects, num_trials, root, **options)
     players = gather(policies, 1)
     steps = int(found.horizons[0])
@@ -155,8 +156,9 @@ def nominal(
         options: others of :func:`cojax.evaluate`.
     """
     one = _one_game(params)
-    away = opposed(one, stays_away(_game(one).disturbance_dim, _game(one).gamma.dtype))
-    found = evaluate(policies, {"none": away}, num_trials, root, **options)
+    found = evaluate(
+        _frozen(policies, one), {"none": opposed(one, nobody(one))}, num_trials, root, **options
+    )
     return [
         {"policy": member.policy, "hyperparameters": member.hyperparameters, "seed": member.seed}
         | {"signed": _interval(x, confidence)}
@@ -237,6 +239,19 @@ def _policies(adversaries: object) -> dict[str, Policy]:
             if one.name in out:
                 raise InputError(f"adversaries: expected names that differ, got {one.name} twice")
             out[one.name] = one
+    return out
+
+
+def _frozen(policies: object, params: EnvParams) -> list[AnyPolicy]:
+    """Policies with what references take from a system taken from ``params``, once for all."""
+    out = []
+    for name, value in pairs(policies):
+        policy = as_policy(name, value)
+        if isinstance(policy, ReferencePolicy):
+            with scope(params):
+                made = policy.make_params(params)
+            policy = dataclasses.replace(policy, make_params=lambda _, made=made: made)
+        out.append(policy)
     return out
 
 
