@@ -64,7 +64,7 @@ def game(
         ahead = stated["gamma"] * linalg.to_full(stated["P"]) @ matrix
         strategy = ahead @ price
         B_d = linalg.to_full(Gamma) - ahead.T @ matrix
-        answer = cast(np.linalg.solve(B_d, ahead.T).T)
+        answer = cast(np.linalg.solve(B_d, ahead.T).T) if matrix.any() else None
     return Game(
         parts=(_inner(system, stated, matrix, Gamma=Gamma, margin=margin),),
         gamma=system.gamma,

@@ -80,7 +80,8 @@ class Game(System):
         Gamma: (k, k) or (k,), of the cost of disturbances.
         h: (d, k); None for h = p g(s), which depends on the state.
         strategy: d* is what of it: (d, k), of z*; (m, m), of a* where h = p g(s).
-        answer: ε₁ is what of it: (d, k), of p g δ; where h = p g(s) a series of δ.
+        answer: ε₁ is what of it: (d, k), of p g δ; where h = p g(s) a series of δ; None where
+            h = 0.
         margin: (), λ.
         adversary: "optimal" or "myopic".
     """
@@ -91,7 +92,7 @@ class Game(System):
     Gamma: Symmetric
     h: Float[Array, "*batch d k"] | None
     strategy: Float[Array, "*batch n k"]
-    answer: Float[Array, "*batch d k"] | Answer
+    answer: Float[Array, "*batch d k"] | Answer | None
     margin: Float[Array, "*batch"]
     adversary: Adversary = struct.field(pytree_node=False, default="optimal")
     origin: dataclasses.InitVar[object] = dataclasses.field(default=None, kw_only=True)
@@ -130,6 +131,11 @@ class Game(System):
         return self.Gamma.shape[-1]
 
     @property
+    def seen(self) -> bool:
+        """Whether what the agent does has a reply."""
+        return self.adversary == "myopic" and self.answer is not None
+
+    @property
     def constant_curvature(self):
         """As without a disturbance."""
         return self.inner.constant_curvature
@@ -157,6 +163,8 @@ class Game(System):
     def reply(self, s: Float[Array, "d"], delta: Float[Array, "m"]) -> Float[Array, "k"]:
         """ε₁ = γ p B_d⁻¹ hᵀP g δ."""
         inner, answer = self.inner, self.answer
+        if answer is None:
+            return jnp.zeros(self.disturbance_dim, delta.dtype)
         if not isinstance(answer, Answer):
             return product(inner.push(s, delta), answer)
         driven = answer.ahead
@@ -204,14 +212,14 @@ class Game(System):
     def optimum(self, s):
         """a*, z* and what the state drifts to where a = 0."""
         at = self.inner.optimum(s)
-        if self.adversary == "optimal":
+        if not self.seen:
             return at
         return Optimum(at.next_mean - self.actuate(s, at.action), at.action, at.next_mean)
 
     def actuate(self, s, a):
         """p g(s) a, and h ε₁(a) where the reply sees the action."""
         pushed = self.inner.push(s, a)
-        if self.adversary == "optimal":
+        if not self.seen:
             return pushed
         return pushed + self.disturb(s, self.reply(s, a))
 
@@ -220,7 +228,7 @@ class Game(System):
     ) -> Float[Array, "k"]:
         """What the adversary does where the agent does a."""
         d = self.disturbance(optimum)
-        if self.adversary == "optimal":
+        if not self.seen:
             return d
         return d + self.reply(s, a - optimum.action)
 
@@ -244,7 +252,7 @@ class Game(System):
     def excess_cost(self, s, delta, optimum=None):
         """A* = |δ|²_B, and |ε₁|²_B_d more against the reply."""
         excess = self.inner.excess_cost(s, delta)
-        if self.adversary == "optimal":
+        if not self.seen:
             return excess
         return excess + self.spent(s, self.reply(s, delta))
 
@@ -259,7 +267,7 @@ class Game(System):
         inner, out = self.inner, 1.0 / jnp.sqrt(1.0 - self.margin)
         start = out * start
         bound = inner.reach(out * radius, start, limit)
-        if self.adversary == "optimal":
+        if not self.seen:
             return bound
         P = jnp.abs(inner.P)
         guard = (out * radius) ** 2 + 4.0 * jnp.finfo(P.dtype).eps * self.offset

@@ -20,8 +20,9 @@ import numpy as np
 
 from cojax import inputs, linalg, streams
 from cojax.envs.environment import ConverseEnv, EnvState, shown
-from cojax.envs.params import BOX, EnvParams, scales, with_observation_limit
+from cojax.envs.params import BOX, EnvParams, with_observation_limit
 from cojax.errors import InputError
+from cojax.initial import InitialLaw
 from cojax.linalg import quadratic_form
 from cojax.players import Adversarial, Opposed, stays_away
 from cojax.policy import Policy
@@ -210,18 +211,26 @@ def opposed(params: EnvParams, policy: Policy) -> EnvParams:
 
 def adversarial(params: EnvParams, policy: Policy | None = None) -> EnvParams:
     """``params`` of a game as the disturbance's own against a ``policy`` of the agent, a* where it
-    is None, for :class:`AdversaryEnv`. Its box is four times the largest d* met from draws of the
-    initial law under π*, and not enforced. Raises InputError as :func:`opposed` does.
+    is None, for :class:`AdversaryEnv`. Its box is four times the largest d* in 1,024 draws of the
+    initial law, and not enforced. Raises InputError as :func:`opposed` does.
     """
     game = GameEnv().game(params)
     if policy is not None:
         _require_length(policy, game, game.action_dim)
-    _, largest = scales(Adversarial(game), params.initial_state)
-    box = np.full(game.disturbance_dim, BOX * max(float(largest), 1e-6))
+    largest = float(_largest_disturbance(game, params.initial_state))
+    box = np.full(game.disturbance_dim, BOX * max(largest, 1e-6))
     system = Adversarial(game, policy)
     limit = linalg.to_device(box, game.gamma.dtype)
     made = inputs.swapped(params, system=system, action_limit=limit, clip_actions=False)
     return with_observation_limit(made)
+
+
+@jax.jit
+@streams.pinned()
+def _largest_disturbance(game: Game, law: InitialLaw) -> Float[Array, ""]:
+    """The largest |d*_i| in 1,024 fixed draws of s_0."""
+    s = jax.vmap(law.sample)(jax.random.split(streams.root_key(0), 1024))
+    return jnp.max(jnp.abs(jax.vmap(lambda x: game.saddle(x).disturbance)(s)))
 
 
 def nobody(params: EnvParams) -> Policy:
