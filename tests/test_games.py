@@ -243,12 +243,12 @@ def test_costs_against_the_optimal_disturbance_stay_above_what_bounds_them():
         for name in CASES:
             played = make(name)
             s = jnp.asarray(states(400))
-            cost = jax.vmap(lambda x: played.stage_cost(x, jnp.zeros(2)))(s)
+            cost = jax.vmap(played.stage_cost, (0, None))(s, jnp.zeros(2))
             size = jax.vmap(played.value)(s) - played.offset
             lam = float(played.margin)
             assert 0.1 < lam < 0.45
             assert (cost >= (0.5 - lam) / (1.0 - lam) * size).all()
-            following = jax.vmap(lambda x: played.value(played.saddle(x).next_mean))(s)
+            following = jax.vmap(played.value)(jax.vmap(played.optimum)(s).next_mean)
             contracted = (following - played.offset) / size
             assert contracted.max() <= 0.5 / (0.9 * (1.0 - lam))
             assert contracted.max() > 0.3

@@ -27,6 +27,9 @@ FLOORS = [  # each may import what stands below it
         "memory",
         "delay",
         "disturbance",
+        "zero_sum",
+        "games",
+        "players",
     },
     {"converse", "coordinates"},
     {"consistency"},
@@ -110,6 +113,9 @@ def test_learners_cannot_see_the_oracle():
         "families",
         "fixtures",
         "evaluation",
+        "zero_sum",
+        "games",
+        "players",
     }
     for path in (PACKAGE / "agents").rglob("*.py"):
         assert not imports(path) & hidden, path.name
