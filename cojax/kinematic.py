@@ -156,7 +156,7 @@ class KinematicGaussian(QuadraticGaussian):
 
     def optimum(self, s):
         """Drift, optimal action and optimal next mean from y = K^{-1/2} u."""
-        geometry, p, control = self.geometry, self.p, self.control
+        geometry, p, control = self.geometry, self.p, self.in_M
         assert isinstance(geometry, KinematicGeometry)
         gain = geometry.gain(s)
         diagonal = p * p * control * gain * gain if control.ndim == 1 else None

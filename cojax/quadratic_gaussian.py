@@ -194,8 +194,8 @@ class QuadraticGaussian(System):
         return self.R if self.R_hat is None else self.R_hat
 
     @property
-    def control(self) -> Symmetric:
-        """R̂⁻¹, or the authority in its place."""
+    def in_M(self) -> Symmetric:
+        """W in M: R̂⁻¹, or the authority in its place."""
         return self.R_inverse if self.authority is None else self.authority
 
     @property
@@ -214,7 +214,7 @@ class QuadraticGaussian(System):
 
     def reply(self, s: Float[Array, "d"], u: Float[Array, "d"]) -> Optimum:
         """The optimum at s where f = M^{1/2} u for this u."""
-        geometry, p, control = self.geometry, self.p, self.control
+        geometry, p, control = self.geometry, self.p, self.in_M
         diagonal = None
         if geometry.one_row_each and control.ndim == 1:
             gain = geometry.actuate_transpose(s, jnp.ones_like(s))
