@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, DTypeLike
 from cojax import errors, inputs, inverse_sqrt, linalg, precision
 from cojax.errors import InputError
 from cojax.kinematic import KinematicGaussian
-from cojax.memory import statement
+from cojax.memory import as_stated, statement
 from cojax.quadratic import QuadraticGaussian
 from cojax.types import Options
 from cojax.zero_sum import Adversary, Answer, Game, require_known
@@ -30,6 +30,7 @@ def game(
     h: ArrayLike | str,
     Gamma: ArrayLike,
     adversary: Adversary = "optimal",
+    dtype: DTypeLike | None = None,
 ) -> Game:
     """The game on a ``system`` of the paper's class, of any family.
 
@@ -41,15 +42,17 @@ def game(
         adversary: who plays the disturbance, "optimal" or "myopic". A disturbance that stays away
             ("none") leaves a problem whose optimum is not known: see
             :func:`cojax.evaluation.games.nominal`.
+        dtype: of the leaves; by default that of the system.
 
     With h = 0 all of it is the system's own, to the bit. Raises InputError, one line with the
     number, unless Γ ≻ γ hᵀP h at every state, Q ⪰ βP with β > λ, and (1 - β)/(1 - λ) < γ; and for a
     system with a limit, actuators or noise of its own class.
     """
-    stated = statement("game", system)
+    stated = statement("game", system, dtype)
     if type(system) not in (QuadraticGaussian, KinematicGaussian):
         raise InputError(f"game: expected no system of a class of its own, got {system!r}")
     require_known(adversary)
+    system = as_stated(system, stated)
     matrix = _matrix(system, h, stated)
     k = system.action_dim if matrix is None else matrix.shape[1]
     Gamma = inputs.positive_definite("Gamma", Gamma, k)

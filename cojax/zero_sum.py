@@ -44,7 +44,7 @@ from cojax.system import Optimum, System
 from cojax.types import Array, Float
 
 Adversary = Literal["optimal", "myopic"]
-ADVERSARIES = ("optimal", "myopic")
+ADVERSARIES: tuple[Adversary, ...] = ("optimal", "myopic")
 
 
 class Saddle(NamedTuple):
@@ -240,6 +240,17 @@ class Game(System):
         """c, with d* from the optimum."""
         d = self.played(s, a, optimum)
         return self.inner.stage_cost(s, a) - quadratic_form(self.Gamma, d)
+
+    @property
+    def audited(self):
+        """Yes: the disturbance takes from the cost of states."""
+        return True
+
+    def least_cost(self, s):
+        """sᵀQ s - d*ᵀΓ d*, against d*; raises InputError against the reply, where it is less."""
+        if self.seen:
+            raise InputError("least_cost: expected the adversary optimal, got myopic")
+        return self.stage_cost(s, jnp.zeros(self.action_dim, s.dtype))
 
     def value(self, s):
         """V* = sᵀP s + b."""

@@ -39,7 +39,7 @@ from cojax.evaluation.rollout import PolicyGroup
 from cojax.policy import Policy
 from cojax.trials import scan_trial
 from cojax.types import Array, Float, Option, PyTree, Row
-from cojax.zero_sum import ADVERSARIES, Game
+from cojax.zero_sum import ADVERSARIES, Adversary, Game
 
 MEASURED = 64  # trials on which the largest |δ|²_B̂ is looked for
 
@@ -101,7 +101,7 @@ def exploitability(
     if taken:
         raise InputError(f"adversaries: expected other names than {sorted(taken)}")
     suprema = {} if suprema is None else suprema
-    subjects = {name: _against(one, name) for name in ADVERSARIES}
+    subjects = {name: against(one, name) for name in ADVERSARIES}
     subjects |= {name: opposed(one, policy) for name, policy in given.items()}
     options |= {"num_steps": num_steps}
     policies = _frozen(policies, subjects["optimal"])
@@ -205,6 +205,14 @@ def regret(
     return rows
 
 
+def against(params: object, adversary: Adversary) -> EnvParams:
+    """``params`` of a game, or those of a fixture of one, where another ``adversary`` plays; box
+    and guard are kept. Raises InputError for an unknown one, and for params of no game.
+    """
+    one = _one_game(params)
+    return inputs.swapped(one, system=_game(one).against(adversary))
+
+
 def _one_game(params: object) -> EnvParams:
     """The params of one game; raises InputError for another thing."""
     found = named_systems(params)
@@ -220,12 +228,6 @@ def _game(params: EnvParams) -> Game:
         kind = type(params.system).__name__
         raise InputError(f"params: expected those of a game (cojax.games.game), got {kind}")
     return params.system
-
-
-def _against(params: EnvParams, adversary: str) -> EnvParams:
-    """The same game against another adversary, box and guard as they are."""
-    game = _game(params).against(adversary)  # pyright: ignore[reportArgumentType]
-    return inputs.swapped(params, system=game)
 
 
 def _policies(adversaries: object) -> dict[str, Policy]:
