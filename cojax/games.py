@@ -115,17 +115,18 @@ def _inner(
 
 
 def _reply(Gamma: np.ndarray, stated: Options, margin: float, dtype: DTypeLike) -> Answer:
-    """The series of x/(1 - x) on [0, λ̄], to a quarter of a rounding of ``dtype``; ``margin`` is λ.
+    """The series of x/(1 - x) on [0, λ̄], to half a rounding of ``dtype``; ``margin`` is λ.
 
     c_j = 2 (1 - λ̄)^{-1/2} ϱ^j for j >= 1 with ϱ = (1 - √(1 - λ̄))/(1 + √(1 - λ̄)) (Mason and
-    Handscomb, Chebyshev Polynomials, 2003, sec. 5.2). λ̄ is λ rounded up to a power of two where
-    that is not near 1, so that games of like λ share one shape.
+    Handscomb, Chebyshev Polynomials, 2003, sec. 5.2). λ̄ is λ rounded up to a power of two, from
+    1/16 on to sixteenths, so that games of like λ share one shape.
     """
     high = max(margin, 2.0**-20)
-    high = min(2.0 ** math.ceil(math.log2(high)), 0.5 * (1.0 + high))
+    step = 0.0625 if high > 0.0625 else 2.0 ** math.ceil(math.log2(high))
+    high = min(step * math.ceil(high / step), 0.5 * (1.0 + high))
     low = math.sqrt(1.0 - high)
     rho = (1.0 - low) / (1.0 + low)
-    tolerance = 0.125 * float(np.finfo(dtype).eps) * low * (1.0 - rho)
+    tolerance = 0.25 * float(np.finfo(dtype).eps) * low * (1.0 - rho)
     c = 2.0 / low * rho ** np.arange(max(2, math.ceil(math.log(tolerance) / math.log(rho))))
     c[0] = 0.5 * c[0] - 1.0
     geometry, ahead = stated["geometry"], None
