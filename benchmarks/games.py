@@ -3,12 +3,12 @@
     python benchmarks/games.py [--steps 100000] [--trials 128]
 
 First the time of a step (drift, noise, cost) over that of the system without a disturbance, in
-turns, medians with quartiles. Then, on a game of an
-arm of two joints with γ = 0.9 and λ = 0.41, one seed of PPO from its defaults, trained three ways: against
-the known d* (``cojax.train``), against random disturbances of the size of d* (domain
-randomisation), and in self-play; and, without training, π*, the LQR and nothing. Gaps over the mean
-of V*: against d*, against the myopic reply, the larger of the two with an interval that holds for
-both; and for the disturbance of self-play, and for none, its own regret.
+turns, medians with quartiles. Then, on a game of an arm of two joints with γ = 0.9 and λ = 0.41,
+one seed of PPO from its defaults, trained three ways: against the known d* (``cojax.train``),
+against random disturbances of the size of d* (domain randomisation), and in self-play; and, without
+training, π*, the LQR and nothing. Gaps over the mean of V*: against d*, against the myopic reply,
+the larger of the two with an interval that holds for both; and for the disturbance of self-play,
+and for none, its own regret.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 
 import jax
@@ -9,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from game_cases import Grid, Pair, arm, batched, full, line, lowest, make, states
-from helpers import scope
+from helpers import run, scope
 
 import cojax
 from cojax import streams
@@ -338,6 +339,25 @@ def test_bad_input_is_refused_in_one_line(line):
     assert "\n" not in str(caught.value)
 
 
+def test_the_command_line_asks_who_plays():
+    """Of a shipped game; and refuses a system that is none."""
+
+    def ask(fixture, *words):
+        given = ["evaluate", "--fixture", fixture, "--policy", "oracle", "--trials", "4"]
+        return run(*given, "--steps", "3", "--json", *words)
+
+    gap = {}
+    for adversary in ("optimal", "myopic", "none"):
+        status, out, _ = ask("arm-n2-game", "--adversary", adversary)
+        assert status == 0
+        (row,) = json.loads(out)
+        gap[adversary] = row["signed" if adversary == "none" else "suboptimality"]["mean"]
+    assert gap["optimal"] == gap["myopic"] == 0.0 > gap["none"]
+    for words in (("--adversary", "none", "--out", "folder"), ("--adversary", "fair")):
+        assert ask("arm-n2-game", *words)[0] == 2
+    assert ask("arm-n2-p0.80-s7", "--adversary", "optimal")[0] == 2
+
+
 # --- self-play -----------------------------------------------------------------------------------
 
 
@@ -347,7 +367,7 @@ def test_self_play_trains_both_sides():
     params = problem(make("actuators", dtype=np.float32))
     tiny = {"num_envs": 2, "num_steps": 4, "num_minibatches": 2, "update_epochs": 1}
     tiny |= {"hidden": (8,)}
-    run = self_play(
+    found = self_play(
         "ppo",
         params,
         jax.random.key(0),
@@ -356,11 +376,11 @@ def test_self_play_trains_both_sides():
         num_seeds=2,
         total_timesteps=20,
     )
-    assert run.timesteps == 24
-    assert run.metrics["agent_reward"].shape == (2, 3)
-    assert (run.metrics["agent_reward"] < 0.0).all()
+    assert found.timesteps == 24
+    assert found.metrics["agent_reward"].shape == (2, 3)
+    assert (found.metrics["agent_reward"] < 0.0).all()
     obs = jnp.ones(4)
-    for policy in (run.agent, run.adversary):
+    for policy in (found.agent, found.adversary):
         a, b = (policy.member(seed=i)(obs, streams.root_key(0)) for i in (0, 1))
         assert a.shape == (2,)
         assert (a != b).all()
@@ -375,8 +395,8 @@ def test_self_play_comes_near_the_saddle_point():
     from cojax.agents.self_play import self_play
 
     params = problem(make("actuators", dtype=np.float32), 100)
-    run = self_play("ppo", params, jax.random.key(0), total_timesteps=150_000)
-    row = exploitability(run.agent, params, 64, 7).rows[0]
-    missed = regret({"own": run.adversary, "away": lambda obs, key: jnp.zeros(2)}, params, 64, 7)
+    found = self_play("ppo", params, jax.random.key(0), total_timesteps=150_000)
+    row = exploitability(found.agent, params, 64, 7).rows[0]
+    missed = regret({"own": found.adversary, "away": lambda obs, key: jnp.zeros(2)}, params, 64, 7)
     assert row["optimal"]["mean"] < 0.1 * row["optimal_value"]
     assert missed[0]["relative"] < min(0.1, missed[1]["relative"])
