@@ -212,6 +212,10 @@ class Transformed(System):
         """c(T⁻¹x, U⁻¹b)."""
         return self.base.stage_cost(self.state.back(s), self.action.back(a))
 
+    def cost_at(self, s, a, optimum):
+        """c(T⁻¹x, U⁻¹b), as the base has it."""
+        return self.base.cost_at(self.state.back(s), self.action.back(a), self._pulled(optimum))
+
     def value(self, s):
         """V*(T⁻¹x)."""
         return self.base.value(self.state.back(s))

@@ -156,15 +156,15 @@ class KinematicGaussian(QuadraticGaussian):
 
     def optimum(self, s):
         """Drift, optimal action and optimal next mean from y = K^{-1/2} u."""
-        geometry, p = self.geometry, self.p
+        geometry, p, control = self.geometry, self.p, self.in_M
         assert isinstance(geometry, KinematicGeometry)
         gain = geometry.gain(s)
-        diagonal = p * p * self.R_inverse * gain * gain if self.R_inverse.ndim == 1 else None
+        diagonal = p * p * control * gain * gain if control.ndim == 1 else None
 
         def D(v):  # p² g_ω R⁻¹ g_ωᵀ v
             if diagonal is not None:
                 return diagonal * v
-            return p * p * gain * matvec(self.R_inverse, gain * v)
+            return p * p * gain * matvec(control, gain * v)
 
         y = self.inverse_sqrt(D, self.direction(s))
         action, moved = -p * matvec(self.R_inverse, gain * y), matvec(self.K0, y)

@@ -249,7 +249,7 @@ def rebuild(system: QuadraticGaussian, **changes: Option) -> QuadraticGaussian:
     rebuild a float64 system where the last digits matter. Raises ValueError for an unknown name, an
     unusable value, and for what P̂, Q̂, R̂ and κ of a class of its own depend on.
     """
-    if not system.rebuilds:
+    if not getattr(system, "rebuilds", False) or system.authority is not None:
         kind = type(system).__name__
         raise errors.InputError(f"rebuild: expected a quadratic system, got {kind}")
     if jnp.ndim(system.gamma):

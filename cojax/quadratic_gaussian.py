@@ -91,6 +91,8 @@ class QuadraticGaussian(System):
         R_inverse: R̂⁻¹.
         inverse_sqrt: how M^{-1/2} u is computed.
         P_hat, Q_hat, R_hat: P̂, Q̂ and R̂ where they are not P, Q and R; else None.
+        authority: (m, m) or (m,), W in M = M0 + p² g W gᵀ where that is not R̂⁻¹, since others push
+            by g too (:mod:`cojax.games`); else None.
         limit: the feasible actions, where they have a limit that V* knows; else None.
         state_noise: (), η of Cov w = (1 + η sᵀQ̂ s) Σ; None for 0.
         state_columns: (J, d, d), D of what Σ_j D_j s ζ_j adds to w; None for 0.
@@ -115,6 +117,7 @@ class QuadraticGaussian(System):
     P_hat: Symmetric | None = None
     Q_hat: Symmetric | None = None
     R_hat: Symmetric | None = None
+    authority: Symmetric | None = None
     limit: ActionLimit | None = None
     state_noise: Scalar | None = None
     action_noise: Float[Array, "*batch m"] | None = None
@@ -139,7 +142,7 @@ class QuadraticGaussian(System):
     @property
     def is_plain(self) -> bool:
         """Whether P̂ = P, Q̂ = Q and R̂ = R, as in the paper."""
-        return all(getattr(self, name) is None for name in HATS)
+        return all(getattr(self, name) is None for name in (*HATS, "authority"))
 
     @property
     def constant_curvature(self) -> bool:
@@ -196,6 +199,11 @@ class QuadraticGaussian(System):
         return self.R if self.R_hat is None else self.R_hat
 
     @property
+    def in_M(self) -> Symmetric:
+        """W in M: R̂⁻¹, or the authority in its place."""
+        return self.R_inverse if self.authority is None else self.authority
+
+    @property
     def state_dim(self) -> int:
         """d."""
         return self.geometry.state_dim
@@ -211,16 +219,16 @@ class QuadraticGaussian(System):
 
     def reply(self, s: Float[Array, "d"], u: Float[Array, "d"]) -> Optimum:
         """The optimum at s where f = M^{1/2} u for this u."""
-        geometry, p = self.geometry, self.p
+        geometry, p, control = self.geometry, self.p, self.in_M
         diagonal = None
-        if geometry.one_row_each and self.R_inverse.ndim == 1:
+        if geometry.one_row_each and control.ndim == 1:
             gain = geometry.actuate_transpose(s, jnp.ones_like(s))
-            diagonal = geometry.actuate(s, p * p * self.R_inverse * gain)
+            diagonal = geometry.actuate(s, p * p * control * gain)
 
         def D(v):  # p² g R⁻¹ gᵀ v
             if diagonal is not None:
                 return diagonal * v
-            effort = matvec(self.R_inverse, geometry.actuate_transpose(s, v))
+            effort = matvec(control, geometry.actuate_transpose(s, v))
             return p * p * geometry.actuate(s, effort)
 
         y = self.inverse_sqrt(D, u)

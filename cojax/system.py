@@ -67,6 +67,12 @@ class System(Distinct, abc.ABC):
     def stage_cost(self, s: Float[Array, "d"], a: Float[Array, "m"]) -> Float[Array, ""]:
         """c(s, a) = q(s) + ρ(a) >= 0."""
 
+    def cost_at(
+        self, s: Float[Array, "d"], a: Float[Array, "m"], optimum: Optimum
+    ) -> Float[Array, ""]:
+        """c(s, a), where ``optimum``, that at s, is at hand and the cost may need it."""
+        return self.stage_cost(s, a)
+
     @abc.abstractmethod
     def value(self, s: Float[Array, "d"]) -> Float[Array, ""]:
         """V*(s), offset included."""

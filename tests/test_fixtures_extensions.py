@@ -13,7 +13,7 @@ from chex import assert_trees_all_equal
 from helpers import scope
 
 import cojax
-from cojax import delay, disturbance, inputs, markov_jump, memory, quadratic, termination
+from cojax import delay, disturbance, games, inputs, markov_jump, memory, quadratic, termination
 from cojax.errors import InputError
 from cojax.fixtures import batches, load_fixture, make_fixture, margins, samples, save_fixture
 from cojax.fixtures.certify import certify_many
@@ -29,6 +29,7 @@ STATED = {
     "disturbance": {"rho": 0.9, "Sigma_z": 0.01, "effect": EFFECT},
     "markov-jump": {"transition": PI, "modes": MODES},
     "termination": {"least": 0.99, "weight": 0.5},
+    "game": {"h": [[0.1], [0.0], [0.0], [0.2]], "Gamma": 10.0},
 }
 MADE = {  # of the base, by the functions that a user would call
     "action-rate": lambda s: memory.action_rate(s, 4.0),
@@ -38,6 +39,7 @@ MADE = {  # of the base, by the functions that a user would call
     "markov-jump": lambda s: markov_jump.markov_jump(
         [quadratic.rebuild(s, **{k: np.asarray(v) for k, v in m.items()}) for m in MODES], PI
     ),
+    "game": lambda s: games.game(s, h=STATED["game"]["h"], Gamma=10.0),
 }
 
 
@@ -114,6 +116,9 @@ def test_the_oracle_has_no_gap_and_the_zero_policy_has_one(certified, kind):
         ("markov-jump", {"modes": [{}, {"n": 3}]}, "extension.modes[1]: unknown 'n'"),
         ("markov-jump", {"modes": [{}]}, "transition: expected finite numbers of shape (1, 1)"),
         ("markov-jump", {"modes": [{}, {"R": -1}]}, "extension.modes[1].R: expected"),
+        ("game", {"Gamma": 1.0}, "Gamma: expected λ = γ sup λmax(Γ⁻¹hᵀP h) < β, where Q ⪰ βP, got"),
+        ("game", {"h": "f"}, "h: unknown 'f' (known: g)"),
+        ("game", {"h": [[1.0]]}, "h: expected finite numbers of shape (4, k), got (1, 1)"),
         ("markov-jump", {"transition": [[0.5, 0.6], [0, 1]]}, "transition: expected rows that sum"),
     ],
 )

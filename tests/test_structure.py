@@ -33,6 +33,9 @@ FLOORS = [  # each may import what stands below it
         "free_drift",
         "termination",
         "average_cost",
+        "zero_sum",
+        "games",
+        "players",
     },
     {"converse", "coordinates"},
     {"consistency"},
@@ -116,6 +119,9 @@ def test_learners_cannot_see_the_oracle():
         "families",
         "fixtures",
         "evaluation",
+        "zero_sum",
+        "games",
+        "players",
     }
     for path in (PACKAGE / "agents").rglob("*.py"):
         assert not imports(path) & hidden, path.name

@@ -52,6 +52,13 @@ if TYPE_CHECKING:
     metavar="FILE.png",
     help="Also draw where the gap of each policy arises, by V* of the state and by time.",
 )
+@click.option(
+    "--adversary",
+    type=click.Choice(["optimal", "myopic", "none"]),
+    default=None,
+    help="Of games: who plays the disturbance  [default: optimal]. With none, J - V* is of either "
+    "sign, and no gap.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print rows as JSON, and nothing else.")
 def evaluate(
     *,
@@ -63,6 +70,7 @@ def evaluate(
     steps: int | None,
     out: str | None,
     chart: str | None,
+    adversary: str | None,
     as_json: bool,
 ) -> None:
     """Measure how far policies are from the optimum, on the same starts and the same noise.
@@ -74,6 +82,7 @@ def evaluate(
 
     from cojax.errors import InputError
     from cojax.evaluation import evaluate as run
+    from cojax.evaluation import games
     from cojax.evaluation.aggregates import over_systems, scores
     from cojax.fixtures import load_fixture
     from cojax.io import files, json_text
@@ -86,6 +95,8 @@ def evaluate(
         chart.endswith((".png", ".pdf", ".svg")) and Path(chart).absolute().parent.is_dir()
     ):
         raise InputError(f"--where: expected a .png, .pdf or .svg in a folder that is, got {chart}")
+    if adversary in ("myopic", "none") and (out is not None or chart is not None):
+        raise InputError(f"--adversary {adversary}: expected neither --out nor --where")
     if out is not None:
         files.refuse_existing(out)
 
@@ -101,7 +112,14 @@ def evaluate(
             err=True,
         )
         chosen.append(load_sb3(path))
-    result = run(chosen, loaded, trials, root, num_steps=steps)
+    if adversary == "none":
+        _nominal(chosen, loaded, as_json, num_trials=trials, root=root, num_steps=steps)
+        return
+    subjects: object = loaded
+    if adversary is not None:  # which also refuses what is no game
+        played = {fixture.id: games.against(fixture, adversary) for fixture in loaded}  # pyright: ignore
+        subjects = loaded if adversary == "optimal" else played
+    result = run(chosen, subjects, trials, root, num_steps=steps)
     rows = result.rows()
     try:
         if out is not None:
@@ -116,6 +134,28 @@ def evaluate(
         else:
             several = scores(result) if len(result.fixtures) > 1 else {}
             printing.print_rows(rows, {name: over_systems(x) for name, x in several.items()})
+
+
+def _nominal(
+    policies: Sequence[object], fixtures: Sequence[Fixture], as_json: bool, **options: Option
+) -> None:
+    """J - V* of policies where no disturbance plays."""
+    from cojax.evaluation.games import nominal
+    from cojax.io import json_text
+
+    rows = [
+        {"fixture": fixture.id, **row}
+        for fixture in fixtures
+        for row in nominal([*policies], fixture, **options)  # pyright: ignore[reportArgumentType]
+    ]
+    if as_json:
+        click.echo(json_text.rows_text(rows))
+        return
+    click.echo("J - V* without a disturbance, of either sign: no gap, since no optimum is known")
+    for row in rows:
+        mean, low, high = (row["signed"][name] for name in ("mean", "low", "high"))
+        interval = "" if low is None else f"  [{low:+.4g}, {high:+.4g}]"
+        click.echo(f"{row['fixture']}  {row['policy']}  {mean:+.4g}{interval}")
 
 
 def _draw(policies: Sequence[AnyPolicy], fixture: Fixture, path: str, **options: Option) -> None:

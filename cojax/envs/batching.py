@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import jax
@@ -17,7 +18,7 @@ from cojax.quadratic import HATS, QuadraticGaussian
 from cojax.system import System
 from cojax.types import PyTree
 
-MATRICES = ("P", "Q", "R", "P_minus_Q", "sqrt_P_minus_Q", "M0", "R_inverse", *HATS)
+MATRICES = ("P", "Q", "R", "P_minus_Q", "sqrt_P_minus_Q", "M0", "R_inverse", "authority", *HATS)
 
 
 def stack(params: Sequence[EnvParams]) -> EnvParams:
@@ -72,11 +73,19 @@ def shape(params: EnvParams) -> tuple[PyTree, ...]:
         found.append({k: v for k, v in leaves.items() if k not in apart})
     if found:
         plain = isinstance(system, QuadraticGaussian)
+        kinds += () if plain else _static(system)
         own = found[0] if plain else vars(system) | {"parts": found}
         fields = fields | {"system": (changes, own) if changes else own}
     rest = {k: v for k, v in fields.items() if k not in ("clip_actions", "terminal_value")}
     words = (params.clip_actions, params.terminal_value, str(system.gamma.dtype))
     return (*kinds, *words, *linalg.shape_of(rest))
+
+
+def _static(system: System) -> tuple[PyTree, ...]:
+    """The fields of a system that are no leaves."""
+    fields = dataclasses.fields(system)  # pyright: ignore[reportArgumentType]
+    names = [f.name for f in fields if not f.metadata.get("pytree_node", True)]
+    return tuple(getattr(system, name) for name in names)
 
 
 def _require_equal(first: tuple[PyTree, ...], other: tuple[PyTree, ...], index: int) -> None:

@@ -119,19 +119,21 @@ class ConverseEnv(environment.Environment[EnvState, EnvParams]):
                 "vmap the step for a batch"
             )
         action = params.clip(action)
-        s = systems.step(system, state.s, action, key)
+        optimum = system.optimum(state.s)
+        noise = system.sample_noise(state.s, key, action)
+        s = systems.next_mean(system, state.s, action, optimum) + noise
         next_state = EnvState(time=state.time + 1, s=s)
         value = system.value(s)
         diverged = _diverged(s, params)
         terminated = diverged | system.ended(s)
         if params.terminal_value == "optimal":
             terminated = terminated | (next_state.time >= params.max_steps_in_episode)
-        reward = -system.stage_cost(state.s, action)
+        reward = -system.cost_at(state.s, action, optimum)
         reward = reward - jnp.where(terminated, system.gamma * value, 0.0)
-        obs, next_state = self._apply_transition_gradient_policy(_shown(s, params), next_state)
+        obs, next_state = self._apply_transition_gradient_policy(shown(s, params), next_state)
         info = {"discount": 1.0 - terminated.astype(reward.dtype), "diverged": diverged}
         if system.measures:
-            told = system.measured(state.s, action, system.optimum(state.s))
+            told = system.measured(state.s, action, optimum)
             left = jnp.where(terminated, system.gamma * system.measured_values(s), 0.0)
             info |= dict(zip(system.measures, told + left, strict=True))
         return obs, next_state, reward, terminated, info
@@ -139,15 +141,15 @@ class ConverseEnv(environment.Environment[EnvState, EnvParams]):
     def reset_env(self, key, params):
         """Draw s_0 from the initial law."""
         s = params.initial_state.sample(key)
-        return _shown(s, params), EnvState(time=jnp.zeros((), jnp.int32), s=s)
+        return shown(s, params), EnvState(time=jnp.zeros((), jnp.int32), s=s)
 
     def observe(self, key, state, action, params):
         """The state, clipped to the observation space."""
-        return _shown(state.s, params)
+        return shown(state.s, params)
 
     def get_obs(self, state, params=None, key=None):
         """The state, clipped to the observation space."""
-        return _shown(state.s, self.default_params if params is None else params)
+        return shown(state.s, self.default_params if params is None else params)
 
     def is_terminated(self, state, params):
         """Whether the state is outside the divergence guard or not finite, or, in systems that
@@ -193,7 +195,7 @@ class ConverseEnv(environment.Environment[EnvState, EnvParams]):
         return self.default_params.system.action_dim
 
 
-def _shown(s: jax.Array, params: EnvParams) -> jax.Array:
+def shown(s: jax.Array, params: EnvParams) -> jax.Array:
     """s as an observation: clipped to its space, a NaN at the edge, where the guard is left too."""
     high = params.observation_limit.astype(s.dtype)
     return jnp.clip(jnp.where(jnp.isnan(s), high, s), -high, high)

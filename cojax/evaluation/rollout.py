@@ -209,8 +209,8 @@ def _advance(
     a = params.clip(a)
 
     advantage = _lanes(system.excess_cost)(s, a - optimum.action, optimum)
-    cost = _lanes(system.stage_cost)(s, a)
-    cost_of_optimum = _lanes(system.stage_cost)(s, optimum.action)
+    cost = _lanes(system.cost_at)(s, a, optimum)
+    cost_of_optimum = _lanes(system.cost_at)(s, optimum.action, optimum)
 
     noise = jax.vmap(jax.vmap(system.sample_noise), in_axes=(0, None, 0))(s, noise_keys, a)
     mean = _lanes(partial(next_mean, system))(s, a, optimum)
