@@ -19,7 +19,15 @@ def test_every_family_conforms(family):
 
 
 @pytest.mark.parametrize(
-    "name", ["arm-n4-box", "nvdex-k1-ball", "arm-n4-action-noise", "quartic-arm-n2"]
+    "name",
+    [
+        "arm-n4-box",
+        "nvdex-k1-ball",
+        "arm-n4-action-noise",
+        "quartic-arm-n2",
+        "nvdex-k1-delay",
+        "arm-n2-game",
+    ],
 )
 def test_classes_beyond_the_papers_conform(name):
     check_env(ConverseEnv(), cojax.load_fixture(name).params, num_draws=512)

@@ -41,7 +41,7 @@ from cojax.geometry import Knob
 from cojax.initial import InitialLaw, Uniform
 from cojax.inverse_sqrt import ConstantInverseSqrt
 from cojax.quadratic import Geometry, QuadraticGaussian
-from cojax.types import Array, Float, Option
+from cojax.types import Array, Float, Option, Options
 
 PLAIN = {"limit": None, "state_noise": 0.0, "action_noise": 0.0, "P_hat": None, "Q_hat": None}
 PLAIN |= {"R_hat": None, "noise_cost": None}
@@ -144,8 +144,11 @@ class Isotropic(Geometry):
         swirl: float = 0.7,
         twist: float = 0.6,
         start: InitialLaw | None = None,
+        P: ArrayLike | None = None,
+        Q: ArrayLike | None = None,
+        R: ArrayLike | None = None,
         dtype: DTypeLike | None = None,
-    ) -> IsotropicGaussian:
+    ) -> QuadraticGaussian:
         """Build the system with q = 1, at one point of its front. Only where it is optimal depends
         on that point: the dynamics are the same for all.
 
@@ -159,6 +162,8 @@ class Isotropic(Geometry):
             Sigma: noise covariance.
             swirl, twist: gains of the turns of S and G.
             start: the law of s_0 that the budget is for; by default x_i ~ U(-1, 1).
+            P, Q, R: matrices of another system of this geometry, all three, in the place of r,
+                multiplier and budget; its front is known where they are multiples of I.
             dtype: float32 or float64; by default what JAX computes in.
 
         Raises ValueError, one line, for anything unusable, and for a budget that no policy keeps or
@@ -172,6 +177,13 @@ class Isotropic(Geometry):
         knobs = {k: cls.checked(k, v) for k, v in (("swirl", swirl), ("twist", twist))}
         geometry = cls(**knobs, n=n)
         Sigma = inputs.positive_semidefinite("Sigma", np.asarray(Sigma), n)
+        common: Options = {"gamma": gamma, "p": p, "Sigma": Sigma, "dtype": dtype}
+        own = {name: x for name, x in (("P", P), ("Q", Q), ("R", R)) if x is not None}
+        if own:
+            if len(own) < 3 or not (multiplier is budget is None):
+                given = ", ".join(own)
+                raise InputError(f"P, Q, R: expected all three and no budget, got {given}")
+            return geometry.assemble(**own, **common)
         if budget is not None:
             if multiplier is not None:
                 raise InputError("multiplier: expected none where a budget is given")
@@ -183,9 +195,7 @@ class Isotropic(Geometry):
         multiplier = 1.0 if multiplier is None else multiplier
         multiplier = inputs.number("multiplier", multiplier, 0.0, low_open=True)
         kappa = Front(r, p, gamma, 1.0).curvature(multiplier)
-        return geometry.assemble(
-            P=kappa, Q=1.0, R=multiplier, gamma=gamma, p=p, Sigma=Sigma, dtype=dtype
-        )  # pyright: ignore[reportReturnType]
+        return geometry.assemble(P=kappa, Q=1.0, R=multiplier, **common)
 
     def assemble(self, **options: Option) -> QuadraticGaussian:
         """The system of this geometry with its front, where P, Q and R are multiples of I and
