@@ -118,7 +118,7 @@ def register(family: type[Geometry]) -> type[Geometry]:
     return family
 
 
-FAMILIES.update(plugins.load("cojax.families", problem, kinds()))
+FAMILIES.update(plugins.load("cojax.families", problem, kinds()))  # pyright: ignore
 
 __all__ = [
     "BUILT_IN",
