@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
+from cojax import precision
 from cojax.converse import Converse
+from cojax.free_drift import FreeDrift
 from cojax.kinematic import KinematicGaussian, KinematicGeometry, tolerance
 from cojax.noise import covariance
 from cojax.quadratic_gaussian import HATS, QuadraticGaussian
@@ -13,11 +17,13 @@ from cojax.types import Float
 Residual = tuple[str, np.ndarray, np.ndarray]  # of a leaf: its equation's two sides apart, and size
 
 
-def contradiction(system: QuadraticGaussian) -> str | None:
+def contradiction(system: QuadraticGaussian | FreeDrift) -> str | None:
     """Which leaf of a ``system``, or of a stacked batch, is not what it is derived to be; None
     where all agree within the rounding of their dtype. For what no constructor can see.
     """
     batch = np.ndim(system.gamma)
+    if isinstance(system, FreeDrift):
+        return _of_drift(system)
 
     def full(name):
         x = np.asarray(getattr(system, name), np.float64)
@@ -55,6 +61,56 @@ def contradiction(system: QuadraticGaussian) -> str | None:
         if not (np.abs(error).max((-2, -1)) <= rounding * scale).all():
             return f"system.{name}: not what its other leaves give; use cojax.rebuild to change one"
     return None
+
+
+def _of_drift(system: FreeDrift) -> str | None:
+    """Which leaf of a system of a given drift is not what it is derived to be."""
+
+    def full(name):
+        x = np.asarray(getattr(system, name), np.float64)
+        return x if x.ndim > np.ndim(system.gamma) + 1 else x[..., None] * np.eye(x.shape[-1])
+
+    P, R, B, pull, spent = map(full, ("P", "R", "B", "pull", "spent"))
+    gamma, offset = (np.asarray(x, np.float64) for x in (system.gamma, system.offset))
+    factor = gamma[..., None, None]
+    pushed = np.asarray(_pushed(system), np.float64)  # p g
+    moved = np.swapaxes(pull, -1, -2)
+    found = [
+        ("pull", pull - factor * P @ pushed, P),
+        ("B", B - R - np.swapaxes(pushed, -1, -2) @ pull, B),
+    ]
+    if system.gain is not None:
+        gain = full("gain")
+        found += [("gain", gain @ B - pull, B), ("spent", spent - factor * P + gain @ moved, P)]
+    else:
+        actions, prices = (np.asarray(x, np.float64) for x in (system.actions, system.prices))
+        paid = np.sum((actions @ B) * actions, axis=-1)
+        found += [("spent", spent - factor * P, P)]
+        found += [("prices", (prices - paid)[..., None], paid[..., None])]
+    Sigma = covariance(system.noise)
+    if Sigma is not None:
+        priced = gamma / (1.0 - gamma) * np.sum(P * Sigma, (-2, -1))
+        scale = np.sum(np.abs(P * Sigma), (-2, -1)) * gamma / (1.0 - gamma) ** 2
+        found.append(("offset", (offset - priced)[..., None, None], scale[..., None, None]))
+    rounding = 32.0 * P.shape[-1] * float(np.finfo(system.gamma.dtype).eps)
+    for name, error, scale in found:
+        if not (np.abs(error).max((-2, -1)) <= rounding * np.abs(scale).max((-2, -1))).all():
+            return f"system.{name}: not what its other leaves give; use cojax.free_drift.build"
+    return None
+
+
+def _pushed(system: FreeDrift) -> np.ndarray:
+    """p g, (..., d, m)."""
+
+    def one(system):
+        s = jnp.zeros(system.state_dim, system.gamma.dtype)
+        return jax.vmap(lambda a: system.actuate(s, a))(jnp.eye(system.action_dim, dtype=s.dtype)).T
+
+    for _ in np.shape(system.gamma):
+        one = jax.vmap(one)
+    double = system.gamma.dtype == np.float64
+    with precision.x64() if double else precision.x32():
+        return np.asarray(one(jax.tree.map(jnp.asarray, system)))
 
 
 def _kinematic(

@@ -9,10 +9,8 @@ from gymnax.environments.environment import Environment
 
 from cojax import errors
 from cojax.envs import EnvParams, env_params, environment_of
-from cojax.families import DRIFTS, FAMILIES
+from cojax.families import kinds
 from cojax.fixtures import load_fixture, shipped
-from cojax.free_drift import DriftFamily
-from cojax.quadratic import Geometry
 from cojax.types import Option, Options
 
 ENV_OPTIONS = {*inspect.signature(env_params).parameters} - {"system"}
@@ -20,7 +18,7 @@ ENV_OPTIONS = {*inspect.signature(env_params).parameters} - {"system"}
 
 def env_ids() -> dict[str, str]:
     """Names of environments, and the family of each; registered families are among them."""
-    return {f"{family}-v0": family for family in (*FAMILIES, *DRIFTS)}
+    return {f"{family}-v0": family for family in kinds()}
 
 
 def registered() -> list[str]:
@@ -42,7 +40,7 @@ def make(name: str, **options: Option) -> tuple[Environment, EnvParams]:
     family = env_ids().get(name)
     if family is None and not Path(name).exists():
         errors.one_of("make", name, registered())
-    known = [] if family is None else _kind(family).arguments()
+    known = [] if family is None else kinds()[family].arguments()
     for option in options:
         errors.one_of(f"make({name!r})", option, {*known, *ENV_OPTIONS})
     if family is None:
@@ -53,7 +51,7 @@ def make(name: str, **options: Option) -> tuple[Environment, EnvParams]:
 
 
 def _of_family(family: str, options: Options) -> EnvParams:
-    kind = _kind(family)
+    kind = kinds()[family]
     rest = {k: options.pop(k) for k in ENV_OPTIONS if k in options}
     system = kind.build(**options)
     law = rest.pop("initial_state", None)
@@ -63,7 +61,3 @@ def _of_family(family: str, options: Options) -> EnvParams:
     if not system.constrained:
         usual["action_limit"] = kind.action_limit
     return env_params(system, law, **usual | rest)
-
-
-def _kind(family: str) -> type[Geometry] | type[DriftFamily]:
-    return FAMILIES[family] if family in FAMILIES else DRIFTS[family]

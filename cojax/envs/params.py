@@ -21,6 +21,7 @@ from cojax import errors, inputs, linalg, precision, streams
 from cojax.consistency import contradiction
 from cojax.coordinates import innermost, rewrapped
 from cojax.errors import InputError
+from cojax.free_drift import FreeDrift
 from cojax.initial import InitialLaw
 from cojax.io.described import About, described, number
 from cojax.quadratic import QuadraticGaussian
@@ -226,7 +227,7 @@ def _own_limit(own: np.ndarray, given: ArrayLike | None) -> np.ndarray:
 def require_sound(system: System) -> None:
     """Raise InputError for a system whose leaves contradict each other."""
     system = innermost(system)[0]
-    reason = contradiction(system) if isinstance(system, QuadraticGaussian) else None
+    reason = contradiction(system) if isinstance(system, QuadraticGaussian | FreeDrift) else None
     if reason is not None:
         raise InputError(reason)
 

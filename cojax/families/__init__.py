@@ -1,5 +1,6 @@
 """Families: geometry only; the construction itself is :mod:`cojax.quadratic`, or for arms with true
-kinematics :mod:`cojax.kinematic`. Families of given drifts stand apart: :mod:`cojax.free_drift`.
+kinematics :mod:`cojax.kinematic`. Families of given drifts, :mod:`cojax.free_drift`, stand apart in
+DRIFTS: they have no generator. ``kinds`` gives all.
 
 A family of your own is a :class:`cojax.quadratic.Geometry`; ``register`` adds it, and so does the
 entry point ``cojax.families`` of an installed package (:mod:`cojax.plugins`).
@@ -8,6 +9,7 @@ entry point ``cojax.families`` of an installed package (:mod:`cojax.plugins`).
 from __future__ import annotations
 
 import dataclasses
+from typing import TypeAlias
 
 import jax
 import numpy as np
@@ -42,6 +44,12 @@ FAMILIES: dict[str, type[Geometry]] = {
 
 BUILT_IN = tuple(FAMILIES)
 DRIFTS: dict[str, type[DriftFamily]] = {"Pendulums": Pendulums}  # of cojax.free_drift
+Kind: TypeAlias = type[Geometry] | type[DriftFamily]
+
+
+def kinds() -> dict[str, Kind]:
+    """Every family by its name, those of FAMILIES first."""
+    return {**FAMILIES, **DRIFTS}
 
 
 def problem(name: str, family: object) -> str | None:
@@ -104,7 +112,7 @@ def register(family: type[Geometry]) -> type[Geometry]:
     name = getattr(family, "family", getattr(family, "__name__", str(family)))
     reason = problem(name, family)
     if reason is None:
-        there, here = ((x.__module__, x.__qualname__) for x in (FAMILIES.get(name, family), family))
+        there, here = ((x.__module__, x.__qualname__) for x in (kinds().get(name, family), family))
         reason = "the name is taken" if there != here else traced_problem(family)
     if reason is not None:
         raise InputError(f"family {name}: {reason}")
@@ -112,12 +120,14 @@ def register(family: type[Geometry]) -> type[Geometry]:
     return family
 
 
-FAMILIES.update(plugins.load("cojax.families", problem, FAMILIES))
+FAMILIES.update(plugins.load("cojax.families", problem, kinds()))  # pyright: ignore
 
 __all__ = [
     "BUILT_IN",
     "DRIFTS",
     "FAMILIES",
+    "Kind",
+    "kinds",
     "problem",
     "register",
     "traced_problem",
