@@ -22,6 +22,7 @@ from cojax.agents import (
     loop,
     memory_budget,
     ppo,
+    risk_ppo,
     sac,
     settings,
     shac,
@@ -41,7 +42,8 @@ from cojax.io.progress import shown
 from cojax.types import Content, Float, PRNGKeyArray, PyTree
 
 ALGORITHMS: dict[str, Algorithm] = {
-    module.ALGORITHM.name: module.ALGORITHM for module in (ppo, a2c, sac, td3, ddpg, shac, crossq)
+    module.ALGORITHM.name: module.ALGORITHM
+    for module in (ppo, a2c, sac, td3, ddpg, shac, crossq, risk_ppo)
 }
 
 

@@ -1,4 +1,4 @@
-"""The gap of policies where risk is priced, by tilted rollouts, and its bound where it is recursive.
+"""The gap of policies where risk is priced, by tilted rollouts, and its bound of the recursion.
 
     J_θ(π) - J_θ* = (1/θ) log m,   m = E_tilt exp(θ S),   S = Σ_{k<T} γᵏ A*(s_k, a_k)
 
@@ -37,8 +37,8 @@ from cojax.evaluation.result import Evaluation
 from cojax.risk import Kernel, RecursiveRisk, RiskSensitive, Risky
 from cojax.types import Float, Row
 
-MIN_SAMPLE = 20.0  # effective trials, below which nothing is said
-MAX_SHARE = 0.2  # of the weight, that one trial may have
+MIN_SAMPLE = 50.0  # effective trials, below which nothing is said
+MAX_SHARE = 0.1  # of the weight, that one trial may have
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,13 +82,13 @@ def entropic(values: Float[np.ndarray, "N"], theta: float, *, lowest: float = -n
         reason = ""
         if effective < min(MIN_SAMPLE, values.size):
             reason = f"effective sample size {effective:.3g} of {values.size} trials"
-        elif share > MAX_SHARE and values.size > 1.0 / MAX_SHARE:
+        elif share > max(MAX_SHARE, 1.0 / values.size):
             reason = f"one of {values.size} trials has {share:.0%} of the weight"
         if reason:
             return Entropic(None, None, None, effective, share, reason)
         found = np.array(interval_of_mean(weights))
         with np.errstate(divide="ignore", invalid="ignore"):
-            ends = (np.log(np.maximum(found, 0.0)) + most) / theta
+            ends = (np.log(np.maximum(found, 0.0)) + most) / theta + 0.0
         ends = (float(ends[0]), float(ends[1:].min()), float(ends[1:].max()))
     mean, low, high = ends
     return Entropic(mean, max(low, lowest), high, effective, share, "")
@@ -181,10 +181,10 @@ def risk_gap_bound(
     """E_tilt Σ γᵏ A*, a bound of V^π - V* on systems of both classes of :mod:`cojax.risk`.
 
     Arguments are those of :func:`risk_gap`, with the horizon of the params for ``num_steps``. A row
-    holds ``risk gap bound`` with its 95% interval ``low`` and ``high``, and ``side``: "gap >= bound"
-    for θ > 0, "gap <= bound" for θ < 0, "gap = bound" at 0. The gap is that of the policy that
-    hands over to π* at the horizon; for θ > 0 it bounds that of the policy itself too. It is no
-    estimate of the gap, to which it comes near where that is small.
+    holds ``risk gap bound`` with its 95% interval ``low`` and ``high``, and ``side``:
+    "gap >= bound" for θ > 0, "gap <= bound" for θ < 0, "gap = bound" at 0. The gap is that of the
+    policy that hands over to π* at the horizon; for θ > 0 it bounds that of the policy itself too.
+    It is no estimate of the gap, to which it comes near where that is small.
 
     Raises InputError, one line, for a system that has no price of risk.
     """
