@@ -1,6 +1,6 @@
-"""Systems with a last step, x = (s, τ), τ = k/T the step k observed: V* and π* change with k.
+"""Systems with a last step T, x = (s, τ), the step k observed as τ: V* and π* change with k.
 
-    s' = f_k(s) + p g(s) a + w     τ' = (k+1)/T     V*_k = sᵀP_k s + b_k,  b_T = 0
+    s' = f_k(s) + p g(s) a + w     τ = k/N, N = 2^⌈log₂ T⌉     V*_k = sᵀP_k s + b_k,  b_T = 0
     b_k = γ (tr P_{k+1} Σ + b_{k+1})     M_k = (P_{k+1}⁻¹ + γ p² g R⁻¹ gᵀ)/γ
 
 Any P_k ≻ 0 will do: no Riccati equation is solved, and γ = 1 is allowed. Step k is the system of
@@ -10,12 +10,13 @@ Any P_k ≻ 0 will do: no Riccati equation is solved, and γ = 1 is allowed. Ste
 
 are used, so that y may be any vector of that length. Where all P_k are one, y = M^{-1/2} u. Else
 its direction is that of M^{-1/2} u_k with the M of the system as it was built, and its length is
-what step k has to spend: one root serves all steps.
+what step k has to spend: one root serves all steps. N is a power of two, so that τ is exact in
+every precision.
 
-After step T what is left is settled: x = (s, 1) costs sᵀP_T s + aᵀR a, and the next state is
-(0, 1), for ever, without noise. So V* is the optimal value of a problem without end, in which every
-horizon is a good one: an episode of T steps with ``terminal_value="optimal"``, at whose end V*_T is
-charged, is the same problem as one of T + 1 steps.
+After step T what is left is settled: s costs sᵀP_T s + aᵀR a, and the next state is the origin, for
+ever, without noise. So V* is the optimal value of a problem without end: the cost of an episode of
+T steps with ``terminal_value="optimal"``, at whose end V*_T is charged, is that of one of T + 1
+steps, if the policy does nothing in the last.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from cojax.quadratic_gaussian import QuadraticGaussian
 from cojax.system import Optimum, next_mean
 from cojax.types import Array, Float, Int, Options
 
-MAX_STEPS = 2**16  # far below where k/T in float32 no longer says k
+MAX_STEPS = 2**16  # far below 2²⁴, which a float32 counts to
 
 
 @struct.dataclass
@@ -106,12 +107,12 @@ class Stepped(Remembering):
 
     def split(self, x: Float[Array, "n"]) -> tuple[Float[Array, "d"], Int[Array, ""]]:
         """s and k."""
-        k = jnp.round(x[-1] * self.horizon).astype(jnp.int32)
+        k = jnp.round(x[-1] * grid(self.horizon)).astype(jnp.int32)
         return x[:-1], jnp.clip(k, 0, self.horizon)
 
     def joined(self, s: Float[Array, "d"], k: Int[Array, ""]) -> Float[Array, "n"]:
         """x of s and k."""
-        return jnp.concatenate([s, (k.astype(s.dtype) / self.horizon)[None]])
+        return jnp.concatenate([s, (k.astype(s.dtype) * (1.0 / grid(self.horizon)))[None]])
 
     def at(self, k: Int[Array, ""]) -> QuadraticGaussian:
         """The system of step k; at T that of T - 1 with V*_T."""
@@ -130,7 +131,7 @@ class Stepped(Remembering):
     def labels(self) -> Labels:
         """Those of the family, and the step."""
         states, actions = self.inner.geometry.labels()
-        return [*states, "step / T [-]"], actions
+        return [*states, f"step / {grid(self.horizon)} [-]"], actions
 
     def optimum(self, s):
         """That of the step; 0 after the last."""
@@ -288,6 +289,11 @@ def finite_horizon(
         b=linalg.to_device(summed(priced, discount), dtype),
         steps={n: linalg.to_device(stacked(x), dtype) for n, x in steps.items()},
     )
+
+
+def grid(T: int) -> int:
+    """N, the least power of two that is at least T."""
+    return 1 << (T - 1).bit_length()
 
 
 def length(T: object) -> int:

@@ -27,6 +27,8 @@ FLOORS = [  # each may import what stands below it
         "memory",
         "delay",
         "disturbance",
+        "finite_horizon",
+        "risk",
     },
     {"converse", "coordinates"},
     {"consistency"},

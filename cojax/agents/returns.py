@@ -74,13 +74,13 @@ def exponential_gae(
 ) -> Float[Array, " T *N"]:
     """Advantages where costs -r count by the exponential of θ times their sum.
 
-        A_t = γ (1 - x_t)/θ + γλ (1 - terminated_t)(1 - truncated_t) x_t A_{t+1},  x_t = exp(-θδ_t/γ)
+        A_t = γ (1 - x_t)/θ + γλ (1 - terminated_t)(1 - truncated_t) x_t A_{t+1}
 
-    with δ_t as in :func:`gae`, which this is at θ = 0. The mean of A_t is 0 where -V(s) is the
-    certainty equivalent (1/θ) log E exp(θ Σ -r), at γ = 1 for every λ: 1 - θ A_t is then the same
-    mixture of the exponentials of n-step returns as a λ-return is of those returns. With γ < 1 it
-    is so for λ = 0 and the recursion V = -c - (γ/θ) log E exp(-θ V(s')). So A_t + V(s_t) is what
-    least squares fits that V to.
+    with x_t = exp(-θδ_t/γ) and δ_t as in :func:`gae`, which this is at θ = 0. The mean of A_t is 0
+    where -V(s) is the certainty equivalent (1/θ) log E exp(θ Σ -r), at γ = 1 for every λ: 1 - θ A_t
+    is then the same mixture of exponentials of n-step returns as a λ-return is of those returns.
+    With γ < 1 it is so for λ = 0 and the recursion V = -c - (γ/θ) log E exp(-θ V(s')). So
+    A_t + V(s_t) is what least squares fits that V to.
 
     Args:
         rewards: r_t.
