@@ -182,13 +182,13 @@ class Stepped(Remembering):
 
     def state_bound(self, radius):
         """The largest of all steps; 1 for τ."""
-        every = jnp.arange(self.horizon + 1)
+        every = jnp.arange(self.horizon + 1 if self.steps else 1)
         bounds = jax.vmap(lambda k: self.at(k).state_bound(radius))(every).max(axis=0)
         return jnp.concatenate([bounds, jnp.ones(1, bounds.dtype)])
 
     def reach(self, radius, start, limit):
         """The largest of all steps; 1 for τ."""
-        every = jnp.arange(self.horizon)
+        every = jnp.arange(self.horizon if self.steps else 1)
         following = jax.vmap(lambda k: self.at(k).reach(radius, start[:-1], limit))(every)
         following = following.max(axis=0)
         return jnp.concatenate([following, jnp.ones(1, following.dtype)])

@@ -185,8 +185,9 @@ def test_one_matrix_for_all_steps_is_the_papers_system_to_the_bit(case):
             key = streams.root_key(3)
             w = plain.sample_noise(s, jax.random.clone(key))
             np.testing.assert_array_equal(system.sample_noise(x, key)[:4], w)
-            below = system.value(x) - plain.value(s)
-            assert below == pytest.approx(-(0.9 ** (T - round(x[-1] * N))) * plain.offset, rel=1e-3)
+            below = float(plain.value(s) - system.value(x))
+            left = 0.9 ** (T - round(x[-1] * N))
+            assert below == pytest.approx(left * float(plain.offset), rel=1e-3)
 
 
 def problem(gamma=1.0, dtype=np.float32, horizon=T, terminal="optimal", case="free", **options):

@@ -3,8 +3,8 @@
 The objective is (1/θ) log E exp(θ Σ c). The critic learns the certainty equivalent of what is to
 come, by least squares towards targets whose fixed point it is, and the actor climbs exponential
 advantages (:func:`cojax.agents.returns.exponential_gae`); all else is PPO (Schulman et al. 2017),
-which this is to the bit at θ = 0. Exponential utilities in policy gradients: Nass, Belousov and
-Peters 2019, arXiv:1906.09080; temporal differences of them: Mihatsch and Neuneier 2002.
+which this is to the bit at θ = 0 with its λ. The entropic risk in policy search: Nass, Belousov and
+Peters 2019; temporal differences under a utility: Mihatsch and Neuneier 2002.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ class RiskPPO(PPO):
     """
 
     theta: Number | None = traced(None)
-    exponent_clip: Number = traced(4.0, 0.0, INF)
+    exponent_clip: Number = traced(3.0, 0.0, INF)
+    gae_lambda: Number = traced(0.8, 0.0, 1.0)
 
 
 def estimate(
