@@ -102,7 +102,7 @@ class Stepped(Remembering):
         return self.inner.feasible_box()
 
     def downhill(self, mean, rms):
-        """As of the system that is stepped."""
+        """As of the system that is stepped, from ``mean`` and ``rms`` of gradients."""
         return self.inner.downhill(mean, rms)
 
     def split(self, x: Float[Array, "n"]) -> tuple[Float[Array, "d"], Int[Array, ""]]:
@@ -321,8 +321,8 @@ def limited(name: str, system: QuadraticGaussian) -> Options:
 def undiscounted(
     stated: Options, system: QuadraticGaussian, gamma: float | None, **hats: ArrayLike
 ) -> QuadraticGaussian:
-    """``system``, which is as ``stated``, with another γ, 1 allowed, and ``hats``; itself where
-    nothing is other. What the noise costs is not in it.
+    """``system``, which is as ``stated``, with another γ, ``gamma``, 1 allowed, and ``hats``;
+    itself where nothing is other. What the noise costs is not in it.
     """
     gamma = stated["gamma"] if gamma is None else inputs.discount("gamma", gamma, one=True)
     same = float(np.asarray(gamma, system.gamma.dtype)) == stated["gamma"]
@@ -333,7 +333,9 @@ def undiscounted(
 
 
 def summed(priced: list[float], gamma: float) -> np.ndarray:
-    """b_k = γ (κ_{k+1} + b_{k+1}), (T+1,), of what the noise costs at each step, ``priced``."""
+    """b_k = γ (κ_{k+1} + b_{k+1}), (T+1,), of what the noise costs at each step, ``priced``,
+    at a discount ``gamma``.
+    """
     b = np.zeros(len(priced) + 1)
     for k in range(len(priced) - 1, -1, -1):
         b[k] = gamma * (priced[k] + b[k + 1])

@@ -72,7 +72,7 @@ class Tilt:
 
 
 class Risky(System):
-    """What both classes share. ``weigh`` says what draws of V* count for."""
+    """What both classes share."""
 
     theta: Float[Array, "*batch"]
     tilt: Tilt
@@ -111,7 +111,9 @@ class Risky(System):
         return jnp.concatenate([product(z[:d], matrix), z[d:]])
 
     def tilted_noise(self, x: Float[Array, "n"], key: PRNGKeyArray) -> Float[Array, "n"]:
-        """Tilted noise at x from the white noise that w is drawn from by a ``key``."""
+        """Tilted noise at x from the white noise that w is drawn from by a ``key``; each class has
+        its own, and this raises NotImplementedError.
+        """
         raise NotImplementedError
 
 
@@ -186,7 +188,10 @@ class RecursiveRisk(Risky, QuadraticGaussian):
 @struct.dataclass
 class Kernel(System):
     """A risky system in which a policy is measured: the same costs, optimum and advantages, and
-    next states by its own kernel or the tilted one, from the same white noise.
+    next states by its own kernel or the tilted one, from the same white noise. Methods are of one
+    state, action a or deviation ``delta`` = a - a*, and ``key``; bounds of a ``radius`` of the
+    guard, states |x_i| <= ``start`` and actions within ``limit``; steps from ``mean`` and ``rms``
+    of gradients.
 
     Attributes:
         base: the system.
@@ -366,7 +371,7 @@ def recursive_risk(system: QuadraticGaussian, theta: float) -> RecursiveRisk:
 
 
 def lookahead(theta: float, Sigma: np.ndarray, P: np.ndarray) -> np.ndarray:
-    """P̂ = (P⁻¹ - 2θΣ)⁻¹, a diagonal where both are; float64."""
+    """P̂ = (P⁻¹ - 2θΣ)⁻¹ for ``theta``, ``Sigma`` and P, a diagonal where both are; float64."""
     inverse = linalg.inverse_spd(P)
     if inverse.ndim != Sigma.ndim:
         inverse, Sigma = linalg.to_full(inverse), linalg.to_full(Sigma)
@@ -374,7 +379,7 @@ def lookahead(theta: float, Sigma: np.ndarray, P: np.ndarray) -> np.ndarray:
 
 
 def price(theta: float, Sigma: np.ndarray, P: np.ndarray) -> float:
-    """κ = -(1/2θ) log det(I - 2θΣP), tr ΣP at θ = 0."""
+    """κ = -(1/2θ) log det(I - 2θΣP) for ``theta``, ``Sigma`` and P; tr ΣP at θ = 0."""
     powers = spectrum(Sigma, P)
     if theta == 0.0:
         return float(powers.sum())
@@ -382,7 +387,7 @@ def price(theta: float, Sigma: np.ndarray, P: np.ndarray) -> float:
 
 
 def spectrum(Sigma: np.ndarray, P: np.ndarray) -> np.ndarray:
-    """Eigenvalues of ΣP, ascending, float64."""
+    """Eigenvalues of ΣP, ascending, float64; ``Sigma`` and P are (d, d) or (d,)."""
     root = linalg.sqrt_psd(linalg.to_full(P))
     return np.clip(np.linalg.eigvalsh(root @ linalg.to_full(Sigma) @ root), 0.0, None)
 
