@@ -119,7 +119,7 @@ class Converse(QuadraticGaussian):
             slope = slope + term.slope(z)
         return -self.gamma * self.p * self.geometry.actuate_transpose(s, slope)
 
-    def excess(self, s: Float[Array, "d"]) -> Float[Array, ""]:
+    def size(self, s):
         """v(s) = V*(s) - b."""
         v = quadratic_form(self.P, s)
         for term in self.terms:
@@ -137,7 +137,7 @@ class Converse(QuadraticGaussian):
         """q(s); ``optimum`` is that at s, computed where it is not given."""
         optimum = self.optimum(s) if optimum is None else optimum
         spent = self.control.price(self.R, optimum.action)
-        return self.excess(s) - spent - self.gamma * self.rise(optimum.next_mean)
+        return self.size(s) - spent - self.gamma * self.rise(optimum.next_mean)
 
     def stage_cost(self, s, a):
         """c(s, a) = q(s) + ρ(a)."""
@@ -145,7 +145,7 @@ class Converse(QuadraticGaussian):
 
     def value(self, s):
         """V*(s) = v(s) + b."""
-        return self.excess(s) + self.offset
+        return self.size(s) + self.offset
 
     def expected_value(self, s, z, a=None):
         """E V*(z + w)."""
@@ -173,6 +173,22 @@ class Converse(QuadraticGaussian):
             bend = bend + (jax.jacfwd(term.slope)(z) if floor is None else floor)
         g = jax.vmap(lambda a: self.actuate(s, a))(jnp.eye(self.action_dim, dtype=s.dtype))
         return 2.0 * R + self.gamma * linalg.product(linalg.product(g, bend), g.T)
+
+    def noise_price(self, s, a):
+        """W(z) - γ v(z) - (1-γ) b, at z = f(s) + p g(s) a."""
+        if not self.terms:
+            return QuadraticGaussian.noise_price(self, s, a)
+        z = self.optimum(s).drift + self.actuate(s, a)
+        return self.gamma * (self.rise(z) - self.size(z))
+
+    @property
+    def audited(self):
+        """Where there are terms."""
+        return bool(self.terms)
+
+    def least_cost(self, s):
+        """q."""
+        return self.state_cost(s)
 
     @property
     def has_floor(self) -> bool:

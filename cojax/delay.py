@@ -18,13 +18,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, DTypeLike
 
 from cojax import inputs, linalg, precision
 from cojax.errors import InputError
 from cojax.kinematic import KinematicGaussian
 from cojax.linalg import dot, matvec, product, quadratic_form
-from cojax.memory import LastAction, statement
+from cojax.memory import LastAction, as_stated, statement
 from cojax.quadratic import QuadraticGaussian
 from cojax.system import Optimum
 from cojax.types import Array, Float, Options
@@ -107,6 +107,15 @@ class Delayed(LastAction):
         """A* = |δ|²_K̂."""
         return quadratic_form(self.effort, delta)
 
+    def least_cost(self, s):
+        """sᵀQ s + αᵀR α, the last paid when α was chosen."""
+        s, last = self.split(s)
+        return quadratic_form(self.inner.Q, s) + quadratic_form(self.inner.R, last)
+
+    def size(self, s):
+        """V* - b + αᵀR α."""
+        return self._excess(s) + quadratic_form(self.inner.R, self.split(s)[1])
+
     def state_bound(self, radius):
         """radius times ``spread``."""
         return radius * self.spread
@@ -134,7 +143,11 @@ class Delayed(LastAction):
 
 
 def delayed(
-    system: QuadraticGaussian, steps: int = 1, *, effect: ArrayLike | None = None
+    system: QuadraticGaussian,
+    steps: int = 1,
+    *,
+    effect: ArrayLike | None = None,
+    dtype: DTypeLike | None = None,
 ) -> Delayed:
     """A ``system`` of any family whose actions act one step late.
 
@@ -144,12 +157,13 @@ def delayed(
         steps: of delay; 1. More are not exact with noise, where a drift is not linear.
         effect: E, (d, m); g(0) unless given. At 0 the actions do nothing, and F is the drift of
             the system at p = 0.
+        dtype: of the leaves; by default that of the system.
 
     Raises InputError, one line, for more than one step, for an SR form, for a system with
     kinematics, a limit, actuators or noise of its own class, and unless Q ⪰ β P for a β > 1 - γ,
     without which π* need not keep s bounded.
     """
-    stated = statement("delayed", system)
+    stated = statement("delayed", system, dtype)
     steps = inputs.whole("steps", steps, 1)
     if steps > 1:
         raise InputError(
@@ -184,7 +198,7 @@ def delayed(
     effort = R + gamma * P_aa
     gain = gamma * np.linalg.solve(effort, P_sa.T).T
     H = gamma * (P - P_sa @ gain.T)
-    dtype = system.gamma.dtype
+    inner = as_stated(system, stated)
     leaves = {
         "pending": L_a.T,
         "forward": linalg.inverse_sqrt_spd(0.5 * (H + H.T)),
@@ -192,8 +206,8 @@ def delayed(
         "effort": effort,
         "spread": _spread(np.block([[P, P_sa], [P_sa.T, P_aa]]), Q),
     }
-    derived: Options = {name: linalg.to_device(x, dtype) for name, x in leaves.items()}
-    return Delayed(parts=(system,), gamma=system.gamma, offset=system.offset, **derived)
+    derived: Options = {name: linalg.to_device(x, inner.gamma.dtype) for name, x in leaves.items()}
+    return Delayed(parts=(inner,), gamma=inner.gamma, offset=inner.offset, **derived)
 
 
 def _spread(W: np.ndarray, Q: np.ndarray) -> np.ndarray:

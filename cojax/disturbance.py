@@ -23,14 +23,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, DTypeLike
 
 from cojax import inputs, linalg
 from cojax.errors import InputError
-from cojax.initial import InitialLaw, Normal
+from cojax.initial import Normal
 from cojax.labels import Labels
 from cojax.linalg import dot, product, quadratic_form
-from cojax.memory import Joined, Remembering, statement
+from cojax.memory import Remembering, as_stated, statement
 from cojax.noise import DiagonalNoise, white
 from cojax.quadratic_gaussian import QuadraticGaussian
 from cojax.system import Optimum
@@ -101,10 +101,14 @@ class Disturbed(Remembering):
 
     def stage_cost(self, s, a):
         """c = q(s, z) + aᵀR a."""
+        return self.least_cost(s) + quadratic_form(self.inner.R, a)
+
+    def least_cost(self, s):
+        """q(s, z)."""
         s, z = self.split(s)
         u, inner = self.direction(s, z), self.inner
         left = quadratic_form(self.P_z, z) - self.gamma * quadratic_form(self.P_z, self.rho * z)
-        return quadratic_form(inner.P, s) + left - dot(u, u) + quadratic_form(inner.R, a)
+        return quadratic_form(inner.P, s) + left - dot(u, u)
 
     def value(self, s):
         """V* = sᵀP s + zᵀP_z z + b."""
@@ -142,16 +146,10 @@ class Disturbed(Remembering):
         w = self.inner.sample_noise(self.split(s)[0], key)
         return jnp.concatenate([w, self.source.sample(jax.random.fold_in(key, 2), s)])
 
-    def initial_law(
-        self, law: InitialLaw | None = None, memory: InitialLaw | None = None
-    ) -> InitialLaw:
-        """x_0 from the ``law`` of s_0, by default the family's, and that of z, by default Gaussian
-        with its stationary variance.
-        """
-        dtype = self.gamma.dtype
-        law = self.inner.geometry.initial_law(dtype) if law is None else law
+    def initial_memory(self):
+        """z, Gaussian with its stationary variance."""
         std = jnp.sqrt(self.source.covariance() / (1.0 - self.rho**2))
-        return Joined(law, Normal(mean=jnp.zeros_like(std), std=std) if memory is None else memory)
+        return Normal(mean=jnp.zeros_like(std), std=std)
 
     def labels(self) -> Labels:
         """Those of the family, and z."""
@@ -160,7 +158,12 @@ class Disturbed(Remembering):
 
 
 def disturbed(
-    system: QuadraticGaussian, rho: ArrayLike, Sigma_z: ArrayLike, effect: ArrayLike
+    system: QuadraticGaussian,
+    rho: ArrayLike,
+    Sigma_z: ArrayLike,
+    effect: ArrayLike,
+    *,
+    dtype: DTypeLike | None = None,
 ) -> Disturbed:
     """A ``system`` that an observed disturbance z' = ρ z + ε pushes.
 
@@ -169,11 +172,12 @@ def disturbed(
         rho: ρ, a number in (-1, 1) or k of them.
         Sigma_z: variances of ε, a number or (k,), of the law that the system's noise has.
         effect: E, (d, k): what z adds to the direction u.
+        dtype: of the leaves; by default that of the system.
 
     Raises InputError, one line, for |ρ| >= 1, Q that is not at least βP with β > 0, and where
     1 - γ ρ² - β/2 is not positive, with its number.
     """
-    stated = statement("disturbed", system)
+    stated = statement("disturbed", system, dtype)
     if type(system) is not QuadraticGaussian:
         raise InputError(f"disturbed: expected no system of a class of its own, got {system!r}")
     E = np.asarray(effect, np.float64)
@@ -194,14 +198,15 @@ def disturbed(
     if left.min() <= 0.0:
         raise InputError(f"rho: expected 1 - γ ρ² - β/2 > 0, got {left.min():.3g}")
     P_z = (1.0 + 2.0 * (1.0 - beta) / beta) * np.abs(E.T @ E).sum(axis=1) / left
-    dtype = system.gamma.dtype
+    inner = as_stated(system, stated)
+    leaf = inner.gamma.dtype
     more = gamma / (1.0 - gamma) * float(np.sum(P_z * variances))
     priced = gamma / (1.0 - gamma) * float(np.sum(P * linalg.to_full(stated["Sigma"])))
-    offset = linalg.to_device(priced + more, dtype) if more else system.offset
+    offset = linalg.to_device(priced + more, leaf) if more else inner.offset
     leaves = {"rho": rho, "effect": E.T, "P_z": P_z}
-    source = white(np.maximum(variances, 0.0), tuple(range(k)), dtype, stated["law"])
+    source = white(np.maximum(variances, 0.0), tuple(range(k)), leaf, stated["law"])
     assert isinstance(source, DiagonalNoise)
     return Disturbed(
-        parts=(system,), gamma=system.gamma, offset=offset, source=source,
-        **{name: linalg.to_device(x, dtype) for name, x in leaves.items()},
+        parts=(inner,), gamma=inner.gamma, offset=offset, source=source,
+        **{name: linalg.to_device(x, leaf) for name, x in leaves.items()},
     )  # fmt: skip

@@ -59,7 +59,9 @@ def first_problem(error: ValidationError, known: Iterable[str]) -> str:
     ``known`` are the names of fields, to suggest from.
     """
     problem = min(error.errors(), key=lambda e: e["type"] == "missing")
-    field = ".".join(str(part) for part in problem["loc"])
+    branch = ("bool", "int", "float", "str")  # of a union, which no field is
+    parts = [str(part) for part in problem["loc"]]
+    field = ".".join(part for part in parts if part not in branch and "[" not in part)
     prefix = f"{field}: " if field else ""
     if problem["type"] == "extra_forbidden":
         return f"{prefix}unknown field{nearest(problem['loc'][-1], known)}"

@@ -28,7 +28,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, DTypeLike
 
 from cojax import inputs, linalg
 from cojax.errors import InputError
@@ -36,7 +36,7 @@ from cojax.initial import Fixed, InitialLaw
 from cojax.inverse_sqrt import InverseSqrt, Vector
 from cojax.labels import Labels
 from cojax.linalg import Symmetric, dot, matvec, quadratic_form
-from cojax.memory import Joined, Remembering, assembled, statement
+from cojax.memory import Remembering, as_stated, assembled, statement
 from cojax.quadratic_gaussian import QuadraticGaussian
 from cojax.system import Optimum, next_mean
 from cojax.types import Array, Float, Int, Options
@@ -122,11 +122,30 @@ class Stepped(Remembering):
             own["inverse_sqrt"] = Stretched(self.inner.inverse_sqrt, own["M0"])
         return inputs.swapped(self.inner, offset=self.b[k], **own)
 
-    def initial_law(self, law: InitialLaw | None = None) -> InitialLaw:
-        """x_0 from the ``law`` of s_0, by default the family's, at step 0."""
-        dtype = self.gamma.dtype
-        law = self.inner.geometry.initial_law(dtype) if law is None else law
-        return Joined(law, Fixed(jnp.zeros(1, dtype)))
+    def initial_memory(self) -> InitialLaw:
+        """Step 0."""
+        return Fixed(jnp.zeros(1, self.gamma.dtype))
+
+    def project(self, s):
+        """At the nearest step."""
+        return self.joined(*self.split(s))
+
+    def size(self, s):
+        """sᵀP_k s."""
+        s, k = self.split(s)
+        return quadratic_form(self.at(k).P, s)
+
+    @property
+    def noise_power(self):
+        """max_k (b_k/γ - b_{k+1})."""
+        gamma = self.gamma[..., None]
+        return jnp.max(self.b[..., :-1] / gamma - self.b[..., 1:], axis=-1)
+
+    def least_cost(self, s):
+        """sᵀQ_k s, sᵀP_T s after the last step."""
+        s, k = self.split(s)
+        at = self.at(k)
+        return jnp.where(k < self.horizon, *(quadratic_form(x, s) for x in (at.Q, at.P)))
 
     def labels(self) -> Labels:
         """Those of the family, and the step."""
@@ -236,6 +255,7 @@ def finite_horizon(
     terminal: ArrayLike | None = None,
     Q_k: ArrayLike | None = None,
     gamma: float | None = None,
+    dtype: DTypeLike | None = None,
 ) -> FiniteHorizon:
     """A ``system`` of any family, with its limit of actions where it has one, that ends at step T.
 
@@ -247,13 +267,14 @@ def finite_horizon(
         terminal: P_T; the last ``P_k`` unless given.
         Q_k: of the costs, Q_0 … Q_{T-1} with 0 ⪯ Q_k ⪯ P_k; the system's in all steps unless given.
         gamma: discount, in (0, 1]; the system's unless given.
+        dtype: of the leaves; by default that of the system.
 
     With one P and Q for all steps f, a* and A* are those of the system to the bit.
     Raises InputError, one line, for matrices that are not as stated, an unknown T, kinematics,
     actuators and noise of its own class.
     """
     name = "finite_horizon"
-    stated = limited(name, system)
+    stated = limited(name, system, dtype)
     d = system.state_dim
     if P_k is None and T is None:
         raise InputError("T: expected the number of steps, or P_k for each, got neither")
@@ -265,29 +286,24 @@ def finite_horizon(
         T = length(len(given) - 1)
     given = given if terminal is None else [*given[:-1], terminal]
     charged = [stated["Q"]] * T if Q_k is None else _sequence("Q_k", Q_k, T)
-    dtype, definite, semi = (
-        system.gamma.dtype,
-        inputs.positive_definite,
-        inputs.positive_semidefinite,
-    )
-    P = [_rounded(definite(f"P_k[{k}]", x, d), dtype) for k, x in enumerate(given)]
-    Q = [_rounded(semi(f"Q_k[{k}]", x, d), dtype) for k, x in enumerate(charged)]
+    P = [inputs.positive_definite(f"P_k[{k}]", x, d) for k, x in enumerate(given)]
+    Q = [inputs.positive_semidefinite(f"Q_k[{k}]", x, d) for k, x in enumerate(charged)]
     energy = [inputs.above(f"Q_k[{k}]", *pair) for k, pair in enumerate(zip(P, Q, strict=False))]
     inner = undiscounted(stated, system, gamma)
-    discount = float(inner.gamma)
-    alike = all(_equal(x, stated["P"]) for x in P[:-1]) and all(_equal(x, stated["Q"]) for x in Q)
+    kind, discount = np.dtype(stated["dtype"]), float(inner.gamma)
+    pairs = [*((x, stated["P"]) for x in P), *((x, stated["Q"]) for x in Q)]
     Sigma = linalg.to_full(stated["Sigma"])
     steps: dict[str, list[np.ndarray]] = {}
-    if not (alike and _equal(P[-1], stated["P"])):
+    if not all(_equal(x, y, kind) for x, y in pairs):
         steps = {"P": P, "P_hat": P[1:], "M0": [linalg.inverse_spd(x) / discount for x in P[1:]]}
         steps |= {"Q": Q, "P_minus_Q": energy, "sqrt_P_minus_Q": list(map(linalg.sqrt_psd, energy))}
     priced = [float(np.sum(linalg.to_full(x) * Sigma)) for x in P[1:]]
     return FiniteHorizon(
         parts=(inner,),
         gamma=inner.gamma,
-        offset=linalg.to_device(0.0, dtype),
-        b=linalg.to_device(summed(priced, discount), dtype),
-        steps={n: linalg.to_device(stacked(x), dtype) for n, x in steps.items()},
+        offset=linalg.to_device(0.0, kind),
+        b=linalg.to_device(summed(priced, discount), kind),
+        steps={n: linalg.to_device(stacked(x), kind) for n, x in steps.items()},
     )
 
 
@@ -304,13 +320,13 @@ def length(T: object) -> int:
     return T
 
 
-def limited(name: str, system: QuadraticGaussian) -> Options:
-    """What a plain ``system`` was built of, and its limit; raises InputError for one that the
-    function called ``name`` cannot take.
+def limited(name: str, system: QuadraticGaussian, dtype: DTypeLike | None = None) -> Options:
+    """What a plain ``system`` was built of, its limit, and the ``dtype`` of what is made of them;
+    raises InputError for one that the function called ``name`` cannot take.
     """
     limit = getattr(system, "limit", None)
     plain = system if limit is None else inputs.swapped(system, limit=None)
-    stated = statement(name, plain)
+    stated = statement(name, plain, dtype)
     if type(system) is not QuadraticGaussian:
         kind = type(system).__name__
         raise InputError(f"{name}: expected a drift that is free in every row, got {kind}")
@@ -327,9 +343,16 @@ def undiscounted(
     gamma = stated["gamma"] if gamma is None else inputs.discount("gamma", gamma, one=True)
     same = float(np.asarray(gamma, system.gamma.dtype)) == stated["gamma"]
     if same and not hats:
-        return system
+        return as_stated(system, stated)
     gamma = stated["gamma"] if same else gamma
     return assembled(stated | {"gamma": gamma, "noise_cost": 0.0, **hats})
+
+
+def between(start: ArrayLike, end: ArrayLike, T: int, bend: float) -> list[np.ndarray]:
+    """P_k = P_0 + (k/T)^bend (P_T - P_0) from ``start`` to ``end``, for a ``bend`` > 0."""
+    P, ends = linalg.to_full(np.asarray(start, np.float64)), linalg.to_full(np.asarray(end))
+    bend = inputs.number("bend", bend, 0.0, low_open=True)
+    return [P + (k / T) ** bend * (ends - P) for k in range(T + 1)]
 
 
 def summed(priced: list[float], gamma: float) -> np.ndarray:
@@ -359,10 +382,6 @@ def _sequence(name: str, values: object, num: int | None) -> list[object]:
     return found
 
 
-def _rounded(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """As the leaves of the system are."""
-    return np.asarray(np.asarray(x, dtype), np.float64)
-
-
-def _equal(x: np.ndarray, y: np.ndarray) -> bool:
-    return np.array_equal(linalg.to_full(x), linalg.to_full(y))
+def _equal(x: np.ndarray, y: np.ndarray, dtype: np.dtype) -> bool:
+    """Whether two matrices are one in leaves of a ``dtype``."""
+    return np.array_equal(linalg.to_full(x).astype(dtype), linalg.to_full(y).astype(dtype))

@@ -63,7 +63,7 @@ class InverseSqrt(Distinct, abc.ABC):
         """Blocks of :data:`BLOCK` terms that are not zero in all of a stacked batch; or None."""
         return None
 
-    def trimmed(self, blocks: Int[Array, ""] | int) -> InverseSqrt:
+    def trimmed(self, blocks: Int[Array, ""] | int | None) -> InverseSqrt:
         """The same by so many blocks of its series alone."""
         return self
 
@@ -122,7 +122,7 @@ class ChebyshevInverseSqrt(InverseSqrt):
 
     def trimmed(self, blocks):
         """The first ``blocks``."""
-        return TrimmedInverseSqrt(self, blocks)
+        return self if blocks is None else TrimmedInverseSqrt(self, blocks)
 
     def __call__(self, D, u):
         """y = M^{-1/2} u to the accuracy of the dtype the coefficients were chosen for."""

@@ -70,6 +70,7 @@ KNOWN: dict[str, Callable[[Mapping[str, int]], Labels]] = {
         ["x [m]", "y [m]", "v_x [m/s]", "v_y [m/s]"], ["d/dt v_x [m/s²]", "d/dt v_y [m/s²]"]
     ),
     "KinematicArm": _kinematic_arm,
+    "Pendulums": _kinematic_arm,
     "PlanarAerial": _listed(
         ["x [m]", "z [m]", "φ [rad]", "v_x [m/s]", "v_z [m/s]", "ω [rad/s]"],
         ["thrust beyond hover [m/s²]", "torque [rad/s²]"],

@@ -26,16 +26,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, DTypeLike
 
 from cojax import inputs, linalg, streams
 from cojax.envs.batching import MATRICES, align_shapes
 from cojax.errors import InputError
-from cojax.initial import InitialLaw, Listed
+from cojax.initial import Listed
 from cojax.kinematic import KinematicGaussian
 from cojax.labels import Labels
-from cojax.linalg import HIGHEST, Chosen, product
-from cojax.memory import Joined, Remembering, assembled, statement
+from cojax.linalg import HIGHEST, Chosen, product, quadratic_form
+from cojax.memory import Remembering, assembled, statement
 from cojax.quadratic import QuadraticGaussian
 from cojax.system import Optimum
 from cojax.types import Array, Float, PyTree
@@ -99,17 +99,15 @@ class MarkovJump(Remembering):
             every = jnp.stack(leaves)
             if path[-1].name in MULTIPLIED and every.ndim == 3:
                 return Chosen(every, weights)
+            if path[-1].name == "num_blocks":  # of a series, zeros after its own
+                return jnp.max(every)
             return jnp.tensordot(weights, every, 1, precision=HIGHEST)  # less than an index a state
 
         return jax.tree_util.tree_map_with_path(choose, *align_shapes(self.parts))
 
-    def initial_law(self, law: InitialLaw | None = None, memory: InitialLaw | None = None):
-        """x_0 from the ``law`` of s_0, by default the family's, and that of e, by default any mode
-        at equal chances.
-        """
-        dtype = self.gamma.dtype
-        law = self.inner.geometry.initial_law(dtype) if law is None else law
-        return Joined(law, Listed(jnp.eye(self.modes, dtype=dtype)) if memory is None else memory)
+    def initial_memory(self):
+        """Any mode, at equal chances."""
+        return Listed(jnp.eye(self.modes, dtype=self.gamma.dtype))
 
     def labels(self) -> Labels:
         """Those of the family, and the modes."""
@@ -148,6 +146,33 @@ class MarkovJump(Remembering):
         s, e = self.split(s)
         return self.at(e).excess_cost(s, delta)
 
+    @property
+    def follows_mean(self):
+        """No: the mode is one of them."""
+        return False
+
+    def project(self, s):
+        """s, and the mode of the largest entry of e."""
+        s, e = self.split(s)
+        return jnp.concatenate([s, self.weights(e)])
+
+    def least_cost(self, s):
+        """sᵀQ_i s."""
+        s, e = self.split(s)
+        return quadratic_form(self.at(e).Q, s)
+
+    def size(self, s):
+        """sᵀP_i s."""
+        s, e = self.split(s)
+        return quadratic_form(self.at(e).P, s)
+
+    @property
+    def noise_power(self):
+        """The largest κ_i = γ⁻¹ b_i - Σ_j π_ij b_j."""
+        b = jnp.stack([part.offset for part in self.parts])
+        kappa = b / self.gamma - jnp.matmul(self.transition, b, precision=HIGHEST)
+        return jnp.max(kappa)
+
     def state_bound(self, radius):
         """The largest of all modes; 1 for e."""
         bounds = jnp.stack([part.state_bound(radius) for part in self.parts])
@@ -176,12 +201,18 @@ class MarkovJump(Remembering):
 # --- on the host ---------------------------------------------------------------------------------
 
 
-def markov_jump(systems: Sequence[QuadraticGaussian], transition: ArrayLike) -> MarkovJump:
+def markov_jump(
+    systems: Sequence[QuadraticGaussian],
+    transition: ArrayLike,
+    *,
+    dtype: DTypeLike | None = None,
+) -> MarkovJump:
     """A system that is one of ``systems`` in each mode, which it observes.
 
     Args:
         systems: one a mode, of one family, size, γ and precision; all else may differ.
         transition: Π, (k, k), π_ij the chance of mode j after mode i; kept in multiples of 2⁻²⁰.
+        dtype: of the leaves; by default that of the systems.
 
     Raises InputError, one line, for rows of Π that do not sum to 1 or have negative entries, for
     systems of different shapes, for P_i ⋡ Q_i, and for a system with kinematics, a limit, actuators
@@ -190,7 +221,7 @@ def markov_jump(systems: Sequence[QuadraticGaussian], transition: ArrayLike) -> 
     systems = list(systems)
     if not systems:
         raise InputError("systems: expected at least one, got none")
-    stated = [statement("markov_jump", system) for system in systems]
+    stated = [statement("markov_jump", system, dtype) for system in systems]
     _require_one_shape(systems)
     Pi, gamma = chances(transition, len(systems)), stated[0]["gamma"]
     P = [linalg.to_full(one["P"]) for one in stated]
@@ -208,12 +239,12 @@ def markov_jump(systems: Sequence[QuadraticGaussian], transition: ArrayLike) -> 
             "systems: expected M_i of one kind, got "
             + ", ".join(sorted({part.inverse_sqrt.name for part in parts}))
         )
-    dtype = systems[0].gamma.dtype
+    leaves = parts[0].gamma.dtype
     return MarkovJump(
         parts=tuple(align_shapes(parts)),
-        gamma=systems[0].gamma,
-        offset=linalg.to_device(min(float(part.offset) for part in parts), dtype),
-        transition=linalg.to_device(Pi, dtype),
+        gamma=parts[0].gamma,
+        offset=linalg.to_device(min(float(part.offset) for part in parts), leaves),
+        transition=linalg.to_device(Pi, leaves),
     )
 
 

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, DTypeLike
 
 from cojax import inputs, linalg, precision
 from cojax.actuators import CubicGaussian
@@ -80,6 +80,24 @@ class Remembering(System):
         """m."""
         return self.inner.action_dim
 
+    def initial_law(
+        self, law: InitialLaw | None = None, memory: InitialLaw | None = None
+    ) -> InitialLaw:
+        """x_0 from the ``law`` of s_0, by default the family's, and that of the ``memory``, by
+        default :meth:`initial_memory`.
+        """
+        law = self.inner.geometry.initial_law(self.gamma.dtype) if law is None else law
+        return Joined(law, self.initial_memory() if memory is None else memory)
+
+    def initial_memory(self) -> InitialLaw:
+        """What an episode begins with beside s_0."""
+        raise NotImplementedError
+
+    @property
+    def audited(self):
+        """Yes: conditions on the matrices of a part do not say it."""
+        return True
+
     def _refuse(self, origin: object, maker: str) -> None:
         """Raise InputError where a leaf was replaced in ``origin``."""
         if origin is not None and (names := inputs.replaced(self, origin)):
@@ -100,13 +118,9 @@ class LastAction(Remembering):
         """s and α."""
         return x[: self.inner.state_dim], x[self.inner.state_dim :]
 
-    def initial_law(
-        self, law: InitialLaw | None = None, memory: InitialLaw | None = None
-    ) -> InitialLaw:
-        """x_0 from the ``law`` of s_0, by default the family's, and that of α, by default 0."""
-        dtype = self.gamma.dtype
-        law = self.inner.geometry.initial_law(dtype) if law is None else law
-        return Joined(law, Fixed(jnp.zeros(self.action_dim, dtype)) if memory is None else memory)
+    def initial_memory(self):
+        """α = 0."""
+        return Fixed(jnp.zeros(self.action_dim, self.gamma.dtype))
 
     def labels(self) -> Labels:
         """Those of the family, and the actions as what was done last."""
@@ -152,6 +166,12 @@ class ActionRate(LastAction):
     def constant_curvature(self):
         """As without the price."""
         return self.inner.constant_curvature
+
+    def least_cost(self, s):
+        """sᵀQ s + αᵀ(R⁻¹ + D⁻¹)⁻¹α."""
+        s, last = self.split(s)
+        R = self.inner.R if self.inner.R.ndim == 1 else jnp.diagonal(self.inner.R)
+        return quadratic_form(self.inner.Q, s) + quadratic_form(R * self.D / (R + self.D), last)
 
     def optimum(self, s):
         """That of the system with R̂, its action led."""
@@ -206,15 +226,18 @@ class ActionRate(LastAction):
 # --- on the host ---------------------------------------------------------------------------------
 
 
-def action_rate(system: QuadraticGaussian, D: ArrayLike) -> ActionRate:
+def action_rate(
+    system: QuadraticGaussian, D: ArrayLike, *, dtype: DTypeLike | None = None
+) -> ActionRate:
     """A ``system`` of any family with (a - α)ᵀD (a - α) added to its cost, α the last action.
 
-    ``D`` >= 0 is a number or (m,). V* of s stays sᵀP s; at D = 0 all of it is as before, to the
-    bit. P_a is the root >= 0 of γ P_a² + (R + D - γ D) P_a = D R for each action.
+    ``D`` >= 0 is a number or (m,); leaves are of ``dtype``, by default that of the system. V* of s
+    stays sᵀP s; at D = 0 all of it is as before, to the bit. P_a is the root >= 0 of
+    γ P_a² + (R + D - γ D) P_a = D R for each action.
     Raises InputError, one line, for D < 0, an R that is not diagonal, and a system with a limit,
     actuators or noise of its own class.
     """
-    stated = statement("action_rate", system)
+    stated = statement("action_rate", system, dtype)
     D = inputs.vector("D", D, system.action_dim)
     if (D < 0.0).any():
         raise InputError(f"D: expected numbers >= 0, got {D.min():g}")
@@ -228,22 +251,24 @@ def action_rate(system: QuadraticGaussian, D: ArrayLike) -> ActionRate:
     if D.any():
         inner = assembled(stated | {"R": R, "R_hat": R_hat})
     else:
-        inner = inputs.swapped(system, R_hat=system.R)
-    dtype = system.gamma.dtype
+        inner = as_stated(system, stated)
+        inner = inputs.swapped(inner, R_hat=inner.R)
     leaves = {"D": D, "lead": D / R_hat, "P_a": P_a}
-    derived: Options = {name: linalg.to_device(x, dtype) for name, x in leaves.items()}
+    derived: Options = {name: linalg.to_device(x, stated["dtype"]) for name, x in leaves.items()}
     return ActionRate(parts=(inner,), gamma=inner.gamma, offset=inner.offset, **derived)
 
 
-def statement(name: str, system: QuadraticGaussian) -> Options:
-    """Geometry and matrices that a plain ``system`` was built of, float64 on the host. Raises
-    InputError for one that the function called ``name`` cannot take.
+def statement(name: str, system: QuadraticGaussian, dtype: DTypeLike | None = None) -> Options:
+    """Geometry and matrices that a plain ``system`` was built of, float64 on the host, and the
+    ``dtype`` of what is made of them, that of the system by default. Raises InputError for a system
+    that the function called ``name`` cannot take.
     """
     if not isinstance(system, QuadraticGaussian):
         raise InputError(f"{name}: expected a quadratic system, got {type(system).__name__}")
     if np.ndim(system.gamma):
         raise InputError(f"{name}: expected one system, got a stacked batch")
-    own = [n for n in ("limit", "state_noise", "action_noise") if getattr(system, n) is not None]
+    own = ("limit", "state_noise", "action_noise", "state_columns")
+    own = [n for n in own if getattr(system, n) is not None]
     if own:
         raise InputError(f"{name}: expected a system without {own[0]}")
     if not system.is_plain or isinstance(system, CubicGaussian):
@@ -261,8 +286,13 @@ def statement(name: str, system: QuadraticGaussian) -> Options:
         "Sigma": Sigma,
         "law": host[1].law,
         "parameterization": system.parameterization,
-        "dtype": system.gamma.dtype,
+        "dtype": np.dtype(dtype or system.gamma.dtype),
     }
+
+
+def as_stated(system: QuadraticGaussian, stated: Options) -> QuadraticGaussian:
+    """The ``system``, or one built of what is ``stated`` where that is of another dtype."""
+    return system if system.gamma.dtype == stated["dtype"] else assembled(stated)
 
 
 def assembled(stated: Options) -> QuadraticGaussian:

@@ -17,7 +17,7 @@ with γ < 1 the drift changes from step to step. Let E_tilt be under the tilted 
 
     s' ~ N((I - 2θΣP)⁻¹ z, (I - 2θΣP)⁻¹ Σ),  z = f + p g a,     θ_{k+1} in step k,
 
-:class:`Kernel`. For every policy π, with A*_k at its states and actions,
+:class:`cojax.risk_kernel.Kernel`. For every policy π, with A*_k at its states and actions,
 
     J_θ(π) - J_θ* = (1/θ) log E_tilt exp(θ Σ γᵏ A*_k)
 
@@ -37,18 +37,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
+from numpy.typing import DTypeLike
 
 from cojax import inputs, linalg
 from cojax.distinct import of_another
 from cojax.errors import InputError
 from cojax.finite_horizon import Stepped, length, limited, stacked, summed, undiscounted
 from cojax.linalg import product
-from cojax.memory import assembled
+from cojax.memory import as_stated, assembled
 from cojax.noise import DiagonalNoise
 from cojax.noise_laws import Normal
 from cojax.quadratic_gaussian import QuadraticGaussian
 from cojax.streams import pinned
-from cojax.system import Optimum, System
+from cojax.system import System
 from cojax.types import Array, Float, Options, PRNGKeyArray
 
 MARGIN = 0.05  # of 1 - 2θ λ_max(ΣP), below which P̂ is nearly without bound
@@ -80,6 +81,11 @@ class Risky(System):
     @property
     def additive(self) -> bool:
         """No: the gap of a policy is no sum of advantages."""
+        return False
+
+    @property
+    def follows_mean(self) -> bool:
+        """No: beyond the mean costs the exponential of what is to come."""
         return False
 
     @property
@@ -185,110 +191,6 @@ class RecursiveRisk(Risky, QuadraticGaussian):
         return _drawn(self, self.tilt, key)
 
 
-@struct.dataclass
-class Kernel(System):
-    """A risky system in which a policy is measured: the same costs, optimum and advantages, and
-    next states by its own kernel or the tilted one, from the same white noise. Methods are of one
-    state, action a or deviation ``delta`` = a - a*, and ``key``; bounds of a ``radius`` of the
-    guard, states |x_i| <= ``start`` and actions within ``limit``; steps from ``mean`` and ``rms``
-    of gradients.
-
-    Attributes:
-        base: the system.
-        tilted: which of the two.
-    """
-
-    base: RiskSensitive | RecursiveRisk
-    tilted: bool = struct.field(pytree_node=False, default=True)
-
-    @property
-    def gamma(self):  # pyright: ignore[reportIncompatibleVariableOverride]
-        """That of the base."""
-        return self.base.gamma
-
-    @property
-    def offset(self):  # pyright: ignore[reportIncompatibleVariableOverride]
-        """That of the base."""
-        return self.base.offset
-
-    @property
-    def state_dim(self):
-        """That of the base."""
-        return self.base.state_dim
-
-    @property
-    def action_dim(self):
-        """That of the base."""
-        return self.base.action_dim
-
-    @property
-    def constrained(self):
-        """As the base."""
-        return self.base.constrained
-
-    def feasible(self, a):
-        """As of the base."""
-        return self.base.feasible(a)
-
-    def feasible_box(self):
-        """As of the base."""
-        return self.base.feasible_box()
-
-    def downhill(self, mean, rms):
-        """As of the base."""
-        return self.base.downhill(mean, rms)
-
-    def labels(self):
-        """Those of the base."""
-        return self.base.labels()
-
-    def optimum(self, s):
-        """a* as in the base; the tilted mean and drift, P⁻¹y/γ and what the action leaves of it."""
-        at = self.base.optimum(s)
-        if not self.tilted:
-            return at
-        moved = (self.base.pushed(s, z, "carried") for z in (at.drift, at.next_mean))
-        drift, mean = moved
-        return Optimum(drift, at.action, mean)
-
-    def actuate(self, s, a):
-        """p g(s) a, carried to the tilted mean."""
-        pushed = self.base.actuate(s, a)
-        return self.base.pushed(s, pushed, "carried") if self.tilted else pushed
-
-    def stage_cost(self, s, a):
-        """c."""
-        return self.base.stage_cost(s, a)
-
-    def value(self, s):
-        """V*."""
-        return self.base.value(s)
-
-    def expected_value(self, s, z, a=None):
-        """That of the base: the certainty equivalent, not a mean under this kernel."""
-        z = self.base.pushed(s, z, "back") if self.tilted else z
-        return self.base.expected_value(s, z, a)
-
-    def excess_cost(self, s, delta, optimum=None):
-        """A*."""
-        if self.tilted and optimum is not None and self.constrained:
-            nominal = self.base.pushed(s, optimum.next_mean, "back")
-            optimum = optimum._replace(next_mean=nominal)
-        return self.base.excess_cost(s, delta, optimum)
-
-    def state_bound(self, radius):
-        """That of the base."""
-        return self.base.state_bound(radius)
-
-    def reach(self, radius, start, limit):
-        """That of the base."""
-        return self.base.reach(radius, start, limit)
-
-    def sample_noise(self, s, key, a=None):
-        """w, or tilted noise from the same draws."""
-        return self.base.tilted_noise(s, key) if self.tilted else self.base.sample_noise(s, key, a)
-
-
 def _drawn(system: QuadraticGaussian, tilt: Tilt, key: PRNGKeyArray) -> Float[Array, "d"]:
     """Tilted noise by a key of the noise of a ``system``."""
     noise, spread = system.noise, tilt.spread
@@ -300,7 +202,12 @@ def _drawn(system: QuadraticGaussian, tilt: Tilt, key: PRNGKeyArray) -> Float[Ar
 
 
 def risk_sensitive(
-    system: QuadraticGaussian, theta: float, T: int, *, gamma: float = 1.0
+    system: QuadraticGaussian,
+    theta: float,
+    T: int,
+    *,
+    gamma: float = 1.0,
+    dtype: DTypeLike | None = None,
 ) -> RiskSensitive:
     """A ``system`` of any family, with its limit of actions where it has one, whose cost of ``T``
     steps is J_θ.
@@ -310,16 +217,17 @@ def risk_sensitive(
         theta: θ; 0 for the expected cost, and then the system to the bit where γ is its own.
         T: steps.
         gamma: discount, in (0, 1]; below 1 step k weighs risk by θγᵏ.
+        dtype: of the leaves; by default that of the system.
 
     Raises InputError, one line with the number, unless Q ⪰ βP with 1 - β < γ, and for θ > 0
     2θ λ_max(ΣP) <= 0.95, for θ < 0 (1-β)(1 + 2|θ| λ_max(ΣP)) < γ; for other laws of noise,
     kinematics, actuators and noise of its own class.
     """
-    stated = limited("risk_sensitive", system)
+    stated = limited("risk_sensitive", system, dtype)
     T = length(T)
     gamma = inputs.discount("gamma", gamma, one=True)
     theta = _checked(stated, theta, gamma=gamma)
-    dtype, varying = system.gamma.dtype, gamma < 1.0 and theta != 0.0
+    kind, varying = np.dtype(stated["dtype"]), gamma < 1.0 and theta != 0.0
     thetas = [theta * gamma ** (k + 1) for k in range(T if varying else 1)]
     Sigma, P = linalg.to_full(stated["Sigma"]), linalg.to_full(stated["P"])
     priced = [price(t, Sigma, P) for t in thetas]
@@ -341,32 +249,36 @@ def risk_sensitive(
     return RiskSensitive(
         parts=(inner,),
         gamma=inner.gamma,
-        offset=linalg.to_device(0.0, dtype),
-        b=linalg.to_device(summed(priced if varying else priced * T, discount), dtype),
-        steps={n: linalg.to_device(x, dtype) for n, x in steps.items()},
-        theta=linalg.to_device(theta, dtype),
-        tilt=Tilt(**{n: linalg.to_device(x, dtype) for n, x in leaves.items()}),
+        offset=linalg.to_device(0.0, kind),
+        b=linalg.to_device(summed(priced if varying else priced * T, discount), kind),
+        steps={n: linalg.to_device(x, kind) for n, x in steps.items()},
+        theta=linalg.to_device(theta, kind),
+        tilt=Tilt(**{n: linalg.to_device(x, kind) for n, x in leaves.items()}),
     )
 
 
-def recursive_risk(system: QuadraticGaussian, theta: float) -> RecursiveRisk:
+def recursive_risk(
+    system: QuadraticGaussian, theta: float, *, dtype: DTypeLike | None = None
+) -> RecursiveRisk:
     """A ``system`` of any family, with its limit of actions where it has one, whose cost is the
-    entropic recursion with ``theta``, without end.
+    entropic recursion with ``theta``, without end; leaves are of ``dtype``, by default that of the
+    system.
 
     V* = sᵀP s + b, b = γ/(1-γ) κ. Raises InputError as :func:`risk_sensitive` does, and for θ > 0
     where 1 - β < γ (1 - 2θ λ_max(ΣP)) does not hold, without which the worst model diverges.
     """
-    stated = limited("recursive_risk", system)
+    stated = limited("recursive_risk", system, dtype)
     theta = _checked(stated, theta, gamma=stated["gamma"], forever=True)
     Sigma, P = linalg.to_full(stated["Sigma"]), linalg.to_full(stated["P"])
     if theta == 0.0:
-        built = inputs.swapped(system, P_hat=system.P)
+        built = as_stated(system, stated)
+        built = inputs.swapped(built, P_hat=built.P)
     else:
         ahead = lookahead(theta, stated["Sigma"], stated["P"])
         built = assembled(stated | {"P_hat": ahead, "noise_cost": price(theta, Sigma, P)})
-    dtype = system.gamma.dtype
-    tilt = {n: linalg.to_device(x, dtype) for n, x in _tilt(stated, system, theta).items()}
-    own: Options = {"theta": linalg.to_device(theta, dtype), "tilt": Tilt(**tilt)}
+    kind = np.dtype(stated["dtype"])
+    tilt = {n: linalg.to_device(x, kind) for n, x in _tilt(stated, system, theta).items()}
+    own: Options = {"theta": linalg.to_device(theta, kind), "tilt": Tilt(**tilt)}
     return RecursiveRisk(**of_another(built), **own)
 
 

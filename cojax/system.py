@@ -17,7 +17,7 @@ import numpy as np
 
 from cojax import labels
 from cojax.distinct import Distinct
-from cojax.types import Array, Float, PRNGKeyArray
+from cojax.types import Array, Bool, Float, PRNGKeyArray
 
 
 class Optimum(NamedTuple):
@@ -141,9 +141,50 @@ class System(Distinct, abc.ABC):
         """
         return mean / rms
 
+    def ended(self, s: Float[Array, "d"]) -> Bool[Array, ""]:
+        """Whether s is where an episode has come to its end, from which nothing costs anything."""
+        return jnp.zeros((), bool)
+
     def labels(self) -> labels.Labels:
         """Names and units of the entries of a state and of an action, in their order."""
         return labels.of("", {}, self.state_dim, self.action_dim)
+
+    def project(self, s: Float[Array, "d"]) -> Float[Array, "d"]:
+        """The state nearest to s: s itself, but where not every vector is a state."""
+        return s
+
+    def size(self, s: Float[Array, "d"]) -> Float[Array, ""]:
+        """V*(s) less what noise alone costs from there on, and what was paid for what s remembers:
+        V*(s) - b, where that is one number and nothing is remembered.
+        """
+        return self.value(s) - self.offset
+
+    @property
+    def noise_power(self) -> Float[Array, "*batch"]:
+        """κ of E size(s') = size(z) + κ under π*, at the most: (1-γ) b/γ."""
+        return (1.0 / self.gamma - 1.0) * self.offset
+
+    @property
+    def audited(self) -> bool:
+        """Whether ``least_cost`` says that V* is the optimal value, and no condition on matrices;
+        decided by the structure.
+        """
+        return False
+
+    def least_cost(self, s: Float[Array, "d"]) -> Float[Array, ""]:
+        """The least that is paid at s whatever is done there, and what was paid the step before for
+        what s remembers, if ``size`` holds that too. Where it is >= β size(s), β > 0, V* is the
+        optimal value, since γᵏ E V*(s_k) → 0 for every policy of finite cost; and under π*
+        E size(s') <= (1-β)/γ size(s) + κ.
+        """
+        raise NotImplementedError
+
+    @property
+    def follows_mean(self) -> bool:
+        """Whether V* - b is the least cost of the noise-free path, ``noise_price`` included;
+        decided by the structure.
+        """
+        return True
 
     def noise_price(self, s: Float[Array, "d"], a: Float[Array, "m"]) -> Float[Array, ""]:
         """γ (E V*(z + w) - V*(z)) - (1-γ) b, z = f(s) + G(s) a: what the noise costs here beyond

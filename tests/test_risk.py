@@ -26,7 +26,8 @@ from cojax.initial import Fixed, Uniform
 from cojax.noise_laws import LAWS
 from cojax.policy import Policy
 from cojax.quadratic import Geometry
-from cojax.risk import Kernel, recursive_risk, risk_sensitive
+from cojax.risk import recursive_risk, risk_sensitive
+from cojax.risk_kernel import Kernel
 
 T, N = 3, 4
 SIGMA = np.array([[0.05, 0.02], [0.02, 0.04]])

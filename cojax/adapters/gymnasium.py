@@ -6,7 +6,8 @@
 
 Actions are in [-1, 1]^m, 1 being the limit of the system, unless ``normalize_actions=False``. The
 action space remembers the factor, so that a model of Stable-Baselines3 trained on it is scored by
-:func:`cojax.evaluate` in the units of the system.
+:func:`cojax.evaluate` in the units of the system. Where the actions of a system are a list, the
+space is Discrete and an action an index; :func:`cojax.evaluate` takes models that give one.
 """
 
 from __future__ import annotations
@@ -51,10 +52,14 @@ class ActionBox(spaces.Box):
         self.scale = np.array(scale, np.float32)
 
 
-def spaces_of(batch: Batch) -> tuple[spaces.Box, ActionBox]:
-    """Observation and action space of one environment of a batch."""
+def spaces_of(batch: Batch) -> tuple[spaces.Box, ActionBox | spaces.Discrete]:
+    """Observation and action space of one environment of a batch: Discrete(k) where the actions
+    of its system are a list.
+    """
     observation = spaces.Box(batch.obs_low, batch.obs_high, dtype=np.float32)
-    return observation, ActionBox(batch.low, batch.high, batch.scale)
+    if batch.num_choices is not None:
+        return observation, spaces.Discrete(batch.num_choices)
+    return observation, ActionBox(*map(np.asarray, (batch.low, batch.high, batch.scale)))
 
 
 class OfBatch:

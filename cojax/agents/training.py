@@ -11,6 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
+import jax
 import numpy as np
 
 from cojax.agents import (
@@ -83,7 +84,8 @@ def train(
 
     Args:
         algorithm: one of ``ALGORITHMS``.
-        params: environment parameters; a stacked batch (leading axis on every leaf) is an axis.
+        params: environment parameters, or a fixture; a stacked batch (leading axis on every leaf)
+            is an axis.
         key: typed key, ``jax.random.key(seed)``, of the threefry generator.
         env: a gymnax environment with a Box action space; None for cojax's own.
         hyperparameters: None, a mapping, an instance, or a sequence of those (an axis); what is
@@ -253,7 +255,10 @@ def prepare(
     if env is None:
         from cojax.envs import ConverseEnv
 
-        env = ConverseEnv()
+        env, params = ConverseEnv(), getattr(params, "params", params)
+        if jax.tree_util.all_leaves([params]):
+            found = type(params).__name__
+            raise InputError(f"params: expected EnvParams or a fixture, got {found}")
     hyperparameters, origin = _beneath(profile, algorithm, params, hyperparameters)
     population, sizes = grid(
         lookup(algorithm),

@@ -39,7 +39,7 @@ def stack(params: Sequence[EnvParams]) -> EnvParams:
     if quadratics(bases[0]):
         columns = zip(*map(quadratics, bases), strict=True)
         rows = zip(*map(align_shapes, columns), strict=True)
-        aligned = map(rewrapped, map(_made_of, bases, rows), changes)
+        aligned = map(rewrapped, map(made_of, bases, rows), changes)
         params = [inputs.swapped(p, system=s) for p, s in zip(params, aligned, strict=True)]
     return jax.tree.map(_stack, *params)
 
@@ -51,11 +51,11 @@ def quadratics(system: System) -> tuple[QuadraticGaussian, ...]:
     return getattr(system, "parts", ())
 
 
-def _made_of(system: System, parts: tuple[QuadraticGaussian, ...]) -> System:
-    """``system`` with those for the quadratic systems of its own."""
+def made_of(system: System, parts: Sequence[QuadraticGaussian]) -> System:
+    """``system`` with ``parts`` for the quadratic systems of its own."""
     if isinstance(system, QuadraticGaussian):
         return parts[0]
-    return inputs.swapped(system, parts=parts)
+    return inputs.swapped(system, parts=tuple(parts)) if parts else system
 
 
 def shape(params: EnvParams) -> tuple[PyTree, ...]:

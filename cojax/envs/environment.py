@@ -50,6 +50,9 @@ class ConverseEnv(environment.Environment[EnvState, EnvParams]):
     set and -γ V*(s') is added to the reward, as if the oracle took over, so that V* stays the
     optimal value.
 
+    Where a system knows an end of its own (:mod:`cojax.termination`) it sets ``terminated`` too:
+    V* is 0 there.
+
     With ``terminal_value="none"`` (the paper) the time limit sets ``truncated`` alone. With
     ``"optimal"`` it is the end of a finite-horizon problem with terminal cost V*: it sets
     ``terminated`` and -γ V*(s_T) is added to the reward; the optimal value is V* at every T.
@@ -114,10 +117,10 @@ class ConverseEnv(environment.Environment[EnvState, EnvParams]):
         s = systems.step(system, state.s, action, key)
         next_state = EnvState(time=state.time + 1, s=s)
         value = system.value(s)
-        diverged = self.is_terminated(next_state, params)
-        terminated = diverged
+        diverged = _diverged(s, params)
+        terminated = diverged | system.ended(s)
         if params.terminal_value == "optimal":
-            terminated = diverged | (next_state.time >= params.max_steps_in_episode)
+            terminated = terminated | (next_state.time >= params.max_steps_in_episode)
         reward = -system.stage_cost(state.s, action)
         reward = reward - jnp.where(terminated, system.gamma * value, 0.0)
         obs, next_state = self._apply_transition_gradient_policy(_shown(s, params), next_state)
@@ -138,9 +141,10 @@ class ConverseEnv(environment.Environment[EnvState, EnvParams]):
         return _shown(state.s, self.default_params if params is None else params)
 
     def is_terminated(self, state, params):
-        """Whether the state is outside the divergence guard, or not finite."""
-        excess = params.system.value(state.s) - params.system.offset
-        return ~(excess <= params.divergence_radius**2)
+        """Whether the state is outside the divergence guard or not finite, or, in systems that
+        know an end of their own, at it.
+        """
+        return _diverged(state.s, params) | params.system.ended(state.s)
 
     def is_truncated(self, state, params):
         """Whether the time limit is reached, where it is a limit and not part of the problem."""
@@ -184,6 +188,12 @@ def _shown(s: jax.Array, params: EnvParams) -> jax.Array:
     """s as an observation: clipped to its space, a NaN at the edge, where the guard is left too."""
     high = params.observation_limit.astype(s.dtype)
     return jnp.clip(jnp.where(jnp.isnan(s), high, s), -high, high)
+
+
+def _diverged(s: jax.Array, params: EnvParams) -> jax.Array:
+    """Whether s is outside the divergence guard, or not finite."""
+    excess = params.system.value(s) - params.system.offset
+    return ~(excess <= params.divergence_radius**2)
 
 
 def _box(high: jax.Array) -> spaces.Box:

@@ -7,6 +7,9 @@ from cojax.evaluation.aggregates import pairwise as pairwise
 from cojax.evaluation.aggregates import performance_profile as performance_profile
 from cojax.evaluation.aggregates import probability_of_improvement as probability_of_improvement
 from cojax.evaluation.aggregates import scores as scores
+from cojax.evaluation.average_cost import AverageEvaluation as AverageEvaluation
+from cojax.evaluation.average_cost import evaluate_average as evaluate_average
+from cojax.evaluation.average_cost import linear_average as linear_average
 from cojax.evaluation.comparison import Comparison as Comparison
 from cojax.evaluation.comparison import compare as compare
 from cojax.evaluation.control_variates import estimator_efficiency as estimator_efficiency

@@ -21,14 +21,19 @@ def linearisation(
     Float[np.ndarray, "n n"],
     Float[np.ndarray, "m m"],
 ]:
-    """A, B, Q, R of s' ≈ A s + B a, c ≈ sᵀQ s + aᵀR a at the origin, in float64.
+    """A, B, Q, R of s' ≈ A s + B a, c ≈ sᵀQ s + 2 sᵀN a + aᵀR a at the origin, in float64.
 
     A comes from central differences of the mean next state over a step of 1e-5, since the SR
     drift is homogeneous there and has no derivative; the others are derivatives, exact.
     """
-    with precision.x64():
-        A, B, Q, R = map(np.asarray, _linearisation(jax.tree.map(_to_float64, system)))
+    A, B, Q, R, _ = _matrices(system)
     return A, B, Q, R
+
+
+def _matrices(system: System) -> list[np.ndarray]:
+    """A, B, Q, R, N."""
+    with precision.x64():
+        return [np.asarray(x) for x in _linearisation(jax.tree.map(_to_float64, system))]
 
 
 @jax.jit
@@ -42,18 +47,20 @@ def _linearisation(system: System) -> tuple[jax.Array, ...]:
     B = jax.jacfwd(lambda x: system.actuate(s, x))(a)
     Q = 0.5 * jax.hessian(lambda x: system.stage_cost(x, a))(s)
     R = 0.5 * jax.hessian(lambda x: system.stage_cost(s, x))(a)
-    return A, B, Q, R
+    cross = jax.jacfwd(jax.grad(system.stage_cost, 1), 0)(s, a).T
+    return A, B, Q, R, 0.5 * cross
 
 
 def regulator(system: System) -> tuple[Float[np.ndarray, "n n"], Float[np.ndarray, "m n"]]:
     """X and K, float64: value sᵀX s and action a = -K s of the regulator.
 
-    X = Q + γAᵀXA - γ²AᵀXB (R + γBᵀXB)⁻¹ BᵀXA,  K = γ (R + γBᵀXB)⁻¹ BᵀXA, with A, B, Q, R of
+    X = Q + γAᵀXA - Kᵀ(R + γBᵀXB)K,  K = (R + γBᵀXB)⁻¹(γBᵀXA + Nᵀ), with what is in
     :func:`linearisation` (Bertsekas, Dynamic Programming and Optimal Control, vol. 1, sec. 3.1).
 
     Raises ValueError where the equation has no stabilising solution.
     """
-    solution = riccati(*linearisation(system), gamma=float(system.gamma))
+    A, B, Q, R, N = _matrices(system)
+    solution = riccati(A, B, Q, R, gamma=float(system.gamma), N=N)
     if solution is None:
         raise InputError(
             "lqr: the discounted Riccati equation of the linearisation at the origin has no "

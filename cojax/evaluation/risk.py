@@ -34,7 +34,8 @@ from cojax.evaluation.members import as_policy
 from cojax.evaluation.named_systems import NamedSystem, named_systems, pairs
 from cojax.evaluation.references import ReferencePolicy
 from cojax.evaluation.result import Evaluation
-from cojax.risk import Kernel, RecursiveRisk, RiskSensitive, Risky
+from cojax.risk import RecursiveRisk, RiskSensitive, Risky
+from cojax.risk_kernel import Kernel
 from cojax.types import Float, Row
 
 MIN_SAMPLE = 50.0  # effective trials, below which nothing is said

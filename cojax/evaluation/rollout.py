@@ -18,6 +18,7 @@ import numpy as np
 from jax import lax
 
 from cojax import streams
+from cojax.action_lists import chosen
 from cojax.envs import EnvParams
 from cojax.evaluation.host import HostPolicy
 from cojax.system import Optimum, next_mean
@@ -127,6 +128,7 @@ def run(
 
     def of_fixture(group_params, trials):
         num_members = sum(group.num_members for group in groups)
+        actions = getattr(trials.params.system, "actions", None)
         state, bounds, begun = _start(num_members, controls, trials)
 
         def body(k, state):
@@ -134,7 +136,7 @@ def run(
             # expression that the compiler may evaluate twice with different roundings. So an
             # action that is a* differs from a* by exactly 0. Round -1 fills it in at s_0.
             noise_keys, policy_keys = _lanes(partial(_fold_in, k))(trials.keys.roots)
-            a = _act(groups, group_params, state, policy_keys)
+            a = _act(groups, group_params, state, policy_keys, actions=actions)
             return _advance(trials.params, noise_keys, bounds, k, state=state, a=a)
 
         state = lax.fori_loop(-1, longest, body, state)
@@ -249,12 +251,13 @@ def run_on_host(
     state, bounds, begun = _host_start(len(policies), controls, trials)
     F, M, N, d = state.s.shape
     policies = [policy.begun() for policy in policies]
-    a = np.zeros((F, M, N, m), state.s.dtype)
+    a, actions = np.zeros((F, M, N, m), state.s.dtype), getattr(params.system, "actions", None)
+    lists = None if actions is None else np.repeat(np.asarray(actions), N, axis=0)  # (F N, k, m)
     for k in range(-1, int(np.max(np.asarray(trials.horizons)))):
         if k >= 0:
             obs = np.asarray(state.s)
             for j, policy in enumerate(policies):
-                a[:, j] = policy.actions(obs[:, j].reshape(F * N, d), m).reshape(F, N, m)
+                a[:, j] = policy.actions(obs[:, j].reshape(F * N, d), m, lists).reshape(F, N, m)
         state = _host_step(params, noise_roots, bounds, np.int32(k), state=state, a=a)
     return _host_finish(params, bounds, state) | begun
 
@@ -280,9 +283,9 @@ _host_finish = jax.jit(jax.vmap(_finish))
 # --- parts ---------------------------------------------------------------------------------------
 
 
-def _act(groups, group_params, state: State, keys: Array) -> Float[Array, "M N m"]:
+def _act(groups, group_params, state: State, keys: Array, *, actions) -> Float[Array, "M N m"]:
     """Actions of all members, each group by its own function."""
-    actions, first = [], 0
+    made, first = [], 0
     for group, params in zip(groups, group_params, strict=True):
         lanes = slice(first, first + group.num_members)
         first += group.num_members
@@ -290,8 +293,11 @@ def _act(groups, group_params, state: State, keys: Array) -> Float[Array, "M N m
         over_trials = jax.vmap(group.act, in_axes=(None, 0, 0, 0))
         over_members = jax.vmap(over_trials, in_axes=(0, 0, 0, None))
         shared = jax.random.clone(keys)  # the same for every group, and meant to be
-        actions.append(over_members(params, *seen, shared).astype(state.s.dtype))
-    return jnp.concatenate(actions)
+        given = over_members(params, *seen, shared)
+        if given.ndim == 2:  # indices
+            given = chosen(actions, given)
+        made.append(given.astype(state.s.dtype))
+    return jnp.concatenate(made)
 
 
 def _lanes(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
