@@ -22,6 +22,9 @@ from cojax.errors import InputError
 from cojax.evaluation import risk_gap, risk_gap_bound
 from cojax.evaluation.risk import entropic
 from cojax.families import FAMILIES
+from cojax.finite_horizon import finite_horizon
+from cojax.fixtures import make_fixture
+from cojax.fixtures.fixture import from_content
 from cojax.initial import Fixed, Uniform
 from cojax.noise_laws import LAWS
 from cojax.policy import Policy
@@ -442,6 +445,47 @@ def test_bad_input_is_refused_in_one_line(line):
         REFUSED[line]()
     assert line in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+STATED = {
+    "finite-horizon": {"T": 12, "gamma": 1.0, "terminal": {"diag": [9.0] * 4}, "bend": 2.0},
+    "risk": {"T": 10, "theta": 20.0},
+    "recursive-risk": {"theta": 4.0},
+}
+
+
+def fixture_of(kind, certify=False, **changes):
+    return make_fixture(
+        "ConverseArm", id=f"an-{kind}", extension={"kind": kind, **STATED[kind], **changes},
+        certify=certify, n=2, p=0.8, seed=7, Sigma=1e-3,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", STATED)
+def test_a_file_states_it(kind):
+    fixture = fixture_of(kind)
+    with scope("float64"):
+        base, own = fixture.base(np.float64), dict(STATED[kind])
+        if kind == "finite-horizon":
+            P = np.asarray(base.P)
+            own = {"P_k": [P + (k / 12) ** 2 * (9.0 * np.eye(4) - P) for k in range(13)]}
+            made = finite_horizon(base, gamma=1.0, **own)
+        else:
+            made = {"risk": risk_sensitive, "recursive-risk": recursive_risk}[kind](base, **own)
+        found = fixture.system(np.float64)
+        for one, other in zip(*map(jax.tree.leaves, (found, made)), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-15)
+    single = fixture.system(np.float32)
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(single)} == {"float32"}
+    assert (single.state_dim, single.action_dim) == (fixture.state_dim, fixture.action_dim)
+    assert from_content(fixture.content()) == fixture
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", STATED)
+def test_it_is_certified(kind):
+    certificate = fixture_of(kind, certify=True).certificate
+    assert certificate.passed, certificate.failures
 
 
 # --- learners ------------------------------------------------------------------------------------
