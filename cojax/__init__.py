@@ -41,6 +41,7 @@ _MODULES = (
     "evaluation",
     "experiments",
     "families",
+    "finite_horizon",
     "fixtures",
     "free_drift",
     "markov_jump",
@@ -51,6 +52,7 @@ _MODULES = (
     "precision",
     "quadratic",
     "report",
+    "risk",
     "streams",
     "studies",
     "sweeps",
@@ -73,6 +75,7 @@ if TYPE_CHECKING:
     from cojax import evaluation as evaluation
     from cojax import experiments as experiments
     from cojax import families as families
+    from cojax import finite_horizon as finite_horizon
     from cojax import fixtures as fixtures
     from cojax import free_drift as free_drift
     from cojax import markov_jump as markov_jump
@@ -83,6 +86,7 @@ if TYPE_CHECKING:
     from cojax import precision as precision
     from cojax import quadratic as quadratic
     from cojax import report as report
+    from cojax import risk as risk
     from cojax import streams as streams
     from cojax import studies as studies
     from cojax import sweeps as sweeps

@@ -46,9 +46,9 @@ def number(
     return result
 
 
-def discount(name: str, value: object) -> float:
-    """γ in (0, 1)."""
-    return number(name, value, 0.0, 1.0, low_open=True, high_open=True)
+def discount(name: str, value: object, *, one: bool = False) -> float:
+    """γ in (0, 1), or in (0, 1] where ``one`` is allowed."""
+    return number(name, value, 0.0, 1.0, low_open=True, high_open=not one)
 
 
 def whole(name: str, value: object, low: int) -> int:

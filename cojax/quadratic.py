@@ -90,7 +90,7 @@ def build(
         P: symmetric positive definite, (d, d), a diagonal (d,), or a number for a multiple of I.
         Q: 0 ⪯ Q ⪯ P, in the same forms.
         R: symmetric positive definite, (m, m), (m,), or a number.
-        gamma: discount, in (0, 1).
+        gamma: discount, in (0, 1); 1 too where ``noise_cost`` is 0.
         p: control strength, in (0, 1].
         Sigma: noise covariance, positive semidefinite, singular and correlated included.
         P_hat: look-ahead P̂ ≻ 0; P unless given, which is the paper's system, as the next three.
@@ -112,7 +112,7 @@ def build(
     Raises ValueError, one line, where an input is not as stated. Source: paper, Section V.
     """
     d, m = geometry.state_dim, geometry.action_dim
-    gamma = inputs.discount("gamma", gamma)
+    gamma = inputs.discount("gamma", gamma, one=noise_cost == 0.0)
     p = inputs.number("p", p, 0.0, 1.0, low_open=True)
     errors.one_of("parameterization", parameterization, PARAMETERIZATIONS)
     definite, semidefinite = inputs.positive_definite, inputs.positive_semidefinite
@@ -154,7 +154,7 @@ def build(
     priced = np.sum(linalg.to_full(P) * linalg.to_full(Sigma))
     if noise_cost is not None:
         priced = inputs.number("noise_cost", noise_cost, 0.0)
-    offset = gamma / (1.0 - gamma) * priced
+    offset = gamma / (1.0 - gamma) * priced if priced else 0.0
     cast = partial(linalg.to_device, dtype=dtype)
     return QuadraticGaussian(
         geometry=jax.tree.map(cast, geometry),

@@ -116,6 +116,19 @@ class System(Distinct, abc.ABC):
         return False
 
     @property
+    def additive(self) -> bool:
+        """Whether V^π - V* = E Σ γᵏ A*(s_k, a_k) for every policy; decided by the structure."""
+        return True
+
+    def certainty(
+        self, s: Float[Array, "d"], values: Float[Array, "N"]
+    ) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        """What draws of V*(s') after state s count for, as in :meth:`expected_value`, and the
+        standard error: their mean, where risk has no price.
+        """
+        return jnp.mean(values), jnp.std(values) / values.shape[0] ** 0.5
+
+    @property
     def constrained(self) -> bool:
         """Whether there are actions that are not feasible; decided by the structure alone."""
         return False

@@ -40,12 +40,15 @@ class Oracle:
         value: s (d,) -> V*(s), (), a cost to go >= 0.
         advantage: s (d,), a (m,) -> A*(s, a) = Q*(s, a) - V*(s), (); None where it is not known.
         discount: γ.
+        certainty: s, draws of V*(s') (N,) -> what they count for, and its standard error; None for
+            their mean (:meth:`cojax.system.System.certainty`).
     """
 
     action: Callable[[Float[Array, "d"]], Float[Array, "m"]]
     value: Callable[[Float[Array, "d"]], Float[Array, ""]]
     advantage: Callable[[Float[Array, "d"], Float[Array, "m"]], Float[Array, ""]] | None
     discount: Float[Array, ""] | float
+    certainty: Callable[..., tuple[Float[Array, ""], Float[Array, ""]]] | None = None
 
 
 @streams.pinned()
@@ -175,6 +178,7 @@ def _oracle_of(params: PyTree) -> Oracle:
         functools.partial(oracles.value, system),
         functools.partial(oracles.advantage, system),
         system.gamma,
+        None if system.additive else system.certainty,
     )
 
 
@@ -274,7 +278,11 @@ def _bellman_equation(probe: Probe) -> list[str]:
         over_keys = jax.vmap(residual, (0, None, None, None))
         again = jax.random.clone(keys)  # for both kinds of actions
         x = jax.vmap(over_keys, (None, 0, 0, 0))(again, state, obs, a)
-        return x.mean(axis=1), x.std(axis=1)
+        if oracle.certainty is None:
+            return x.mean(axis=1), x.std(axis=1) / probe.num_draws**0.5
+        # all but γ V*(s') is the same in all draws, and goes through the certainty equivalent
+        found = jax.vmap(oracle.certainty)(obs, x / oracle.discount)
+        return tuple(oracle.discount * part for part in found)
 
     value = at["value"]
     trials: list[tuple[str, np.ndarray, np.ndarray]] = [("at a*", at["action"], at["at_clipped"])]
@@ -284,8 +292,7 @@ def _bellman_equation(probe: Probe) -> list[str]:
         trials.append(("at random actions", np.asarray(actions), at["at_random"]))
     found = []
     for where, a, expected in trials:
-        mean, deviation = (np.asarray(x) for x in moments(jnp.asarray(a)))
-        error = deviation / np.sqrt(probe.num_draws)
+        mean, error = (np.asarray(x) for x in moments(jnp.asarray(a)))
         allowed = STANDARD_ERRORS * error + probe.tolerance * (value + np.abs(expected))
         excess = np.abs(mean - expected) / np.maximum(allowed, np.finfo(np.float32).tiny)
         if not excess.max() <= 1.0:

@@ -65,6 +65,15 @@ class Networks(NamedTuple):
 
 Loss: TypeAlias = Callable[[PyTree, Batch, Networks, PyTree], tuple[Scalar, Metrics]]
 Adapt: TypeAlias = Callable[[PyTree, Rollout, PyTree, PyTree], tuple[PyTree, Rollout, Metrics]]
+Estimate: TypeAlias = Callable[..., Array]  # (h, env_params, factor, rewards, …) as returns.gae
+
+
+def expected(
+    h: PyTree, env_params: PyTree, factor: Number, *args: Array, **options: Array
+) -> Array:
+    """Generalised advantages, of expected returns; ``factor`` is what rewards were scaled by."""
+    del env_params, factor
+    return returns.gae(*args, gae_lambda=h.gae_lambda, **options)  # pyright: ignore
 
 
 def networks(env: Environment, env_params: PyTree, h: PyTree) -> Networks:
@@ -129,7 +138,13 @@ def value(
 
 
 def prepare(
-    env: Environment, state: OnPolicyState, env_params: PyTree, h: PyTree, *, rollout: Rollout
+    env: Environment,
+    state: OnPolicyState,
+    env_params: PyTree,
+    h: PyTree,
+    *,
+    rollout: Rollout,
+    estimate: Estimate = expected,
 ) -> tuple[OnPolicyState, Batch]:
     """Turn a rollout into the batch of an update, and refresh the scales of values and rewards.
 
@@ -146,14 +161,16 @@ def prepare(
     obs = normalize(state, rollout.obs, h)
     most = returns.bounds(reward, gamma, h.episode_growth > 0)
     values = jnp.clip(value(critic, state, obs), *most)
-    advantages = returns.gae(
+    advantages = estimate(
+        h,
+        env_params,
+        algorithm.reward_factor(state, h),
         reward,
         values,
         jnp.clip(value(critic, state, normalize(state, rollout.final_obs, h)), *most),
         terminated=rollout.terminated,
         truncated=rollout.truncated,
         gamma=gamma,
-        gae_lambda=h.gae_lambda,
     )
     targets = advantages + values
     if h.normalize_values:
@@ -245,6 +262,7 @@ def update(
     loss: Loss,
     adapt: Adapt = as_it_is,
     tell: tuple[str, ...] = (),
+    estimate: Estimate = expected,
 ) -> tuple[OnPolicyState, Metrics]:
     """One rollout of num_steps × num_envs and the gradient steps on it, as ``adapt`` makes it of
     what was met and of what ``info`` was to ``tell``.
@@ -255,7 +273,7 @@ def update(
     key, rollout_key, epoch_key = jax.random.split(state.key, 3)
     state, rollout, sums = collect(env, state, env_params, h, key=rollout_key, tell=tell)
     state, rollout, more = adapt(state, rollout, env_params, h)
-    state, batch = prepare(env, state, env_params, h, rollout=rollout)
+    state, batch = prepare(env, state, env_params, h, rollout=rollout, estimate=estimate)
     nets = networks(env, env_params, h)
     state, metrics = optimize(loss, nets, state, batch, key=epoch_key, h=h)
     state = learner.finish(state, rollout, state.params, key=key, h=h)
@@ -274,6 +292,7 @@ def actor_gradients(
     loss: Loss,
     adapt: Adapt = as_it_is,
     tell: tuple[str, ...] = (),
+    estimate: Estimate = expected,
 ) -> PyTree:
     """Gradients of the loss at the first minibatch of an update, of ``num`` rollouts in turn."""
     nets = networks(env, env_params, h)
@@ -283,7 +302,7 @@ def actor_gradients(
         rollout_key, order_key = jax.random.split(key)
         moved, rollout, _ = collect(env, moved, env_params, h, key=rollout_key, tell=tell)
         moved, rollout, _ = adapt(moved, rollout, env_params, h)
-        ready, batch = prepare(env, moved, env_params, h, rollout=rollout)
+        ready, batch = prepare(env, moved, env_params, h, rollout=rollout, estimate=estimate)
         chosen = permutation(order_key, size)[: size // h.num_minibatches]
         minibatch = jax.tree.map(lambda x: x[chosen], batch)
         grads, _ = jax.grad(loss, has_aux=True)(ready.params, minibatch, nets, h)
@@ -309,13 +328,15 @@ def check(h: PyTree) -> None:
     activation(h.activation)
 
 
-def make(name: str, hyperparameters: type, loss: Loss) -> Algorithm:
-    """Make an on-policy algorithm of ``loss(params, batch, networks, h) -> (loss, metrics)``."""
+def make(name: str, hyperparameters: type, loss: Loss, estimate: Estimate = expected) -> Algorithm:
+    """Make an on-policy algorithm of ``loss(params, batch, networks, h) -> (loss, metrics)`` and
+    an ``estimate`` of advantages.
+    """
     return Algorithm(
         name=name,
         hyperparameters=hyperparameters,
         init=init,
-        update=partial(update, loss=loss),
+        update=partial(update, loss=loss, estimate=estimate),
         policy_params=policy_params,
         policy_apply=policy_apply,
         steps_per_update=lambda h: h.num_envs * h.num_steps,
@@ -323,5 +344,5 @@ def make(name: str, hyperparameters: type, loss: Loss) -> Algorithm:
         budget=1_000_000,
         actor=lambda state: state.params["actor"],
         critic=value_function,
-        actor_gradients=partial(actor_gradients, loss=loss),
+        actor_gradients=partial(actor_gradients, loss=loss, estimate=estimate),
     )

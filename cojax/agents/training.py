@@ -24,6 +24,7 @@ from cojax.agents import (
     memory_budget,
     ppo,
     ppo_lagrangian,
+    risk_ppo,
     sac,
     settings,
     shac,
@@ -44,7 +45,7 @@ from cojax.types import Content, Float, PRNGKeyArray, PyTree
 
 ALGORITHMS: dict[str, Algorithm] = {
     module.ALGORITHM.name: module.ALGORITHM
-    for module in (ppo, a2c, sac, td3, ddpg, shac, crossq, ppo_lagrangian)
+    for module in (ppo, a2c, sac, td3, ddpg, shac, crossq, ppo_lagrangian, risk_ppo)
 }
 
 

@@ -133,6 +133,11 @@ class EnvParams(environment.EnvParams):
         with _scope(system):
             return of_one(system, law)
 
+    @property
+    def risk(self) -> Float[Array, "*batch"]:
+        """θ of a system in which risk has a price (:mod:`cojax.risk`), or 0."""
+        return getattr(self.system, "theta", jnp.zeros_like(self.system.gamma))
+
     def clip(self, action: Float[Array, "*batch m"]) -> Float[Array, "*batch m"]:
         """The action that the system receives, (..., m): the nearest in the box where there is one,
         the nearest feasible one of a system whose own limit V* knows.

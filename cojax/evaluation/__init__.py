@@ -32,6 +32,8 @@ from cojax.evaluation.references import parse_policy as parse_policy
 from cojax.evaluation.references import receding_horizon as receding_horizon
 from cojax.evaluation.result import Evaluation as Evaluation
 from cojax.evaluation.result import Member as Member
+from cojax.evaluation.risk import risk_gap as risk_gap
+from cojax.evaluation.risk import risk_gap_bound as risk_gap_bound
 from cojax.evaluation.targets import average_runtime as average_runtime
 from cojax.evaluation.targets import ecdf as ecdf
 from cojax.evaluation.targets import steps_to_targets as steps_to_targets

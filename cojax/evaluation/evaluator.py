@@ -123,6 +123,13 @@ def evaluate(
     target = inputs.number("target", target, 0.0)
     subjects = named_systems(params, names)
     systems = [subject.params for subject in subjects]
+    for subject in subjects:
+        if not subject.params.system.additive:
+            raise InputError(
+                f"evaluate: expected a system whose gap is a sum of advantages, got "
+                f"{type(subject.params.system).__name__} ({subject.name}); use "
+                "cojax.evaluation.risk_gap"
+            )
     separate = by_fixture(policies, [subject.name for subject in subjects])
     if separate is not None:
         options: Options = {"num_steps": num_steps, "initial_states": initial_states}
