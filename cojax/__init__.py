@@ -29,8 +29,11 @@ _NAMES = {
     "curriculum": "cojax.agents.curriculum",
 }
 _MODULES = (
+    "action_lists",
     "adapters",
     "agents",
+    "average_cost",
+    "budgets",
     "converse",
     "delay",
     "disturbance",
@@ -39,6 +42,7 @@ _MODULES = (
     "experiments",
     "families",
     "fixtures",
+    "free_drift",
     "markov_jump",
     "memory",
     "observation_maps",
@@ -50,14 +54,18 @@ _MODULES = (
     "streams",
     "studies",
     "sweeps",
+    "termination",
     "testing",
 )
 
 __all__ = ["__version__", *_NAMES, *_MODULES]  # pyright: ignore[reportUnsupportedDunderAll]
 
 if TYPE_CHECKING:
+    from cojax import action_lists as action_lists
     from cojax import adapters as adapters
     from cojax import agents as agents
+    from cojax import average_cost as average_cost
+    from cojax import budgets as budgets
     from cojax import converse as converse
     from cojax import delay as delay
     from cojax import disturbance as disturbance
@@ -66,6 +74,7 @@ if TYPE_CHECKING:
     from cojax import experiments as experiments
     from cojax import families as families
     from cojax import fixtures as fixtures
+    from cojax import free_drift as free_drift
     from cojax import markov_jump as markov_jump
     from cojax import memory as memory
     from cojax import observation_maps as observation_maps
@@ -77,6 +86,7 @@ if TYPE_CHECKING:
     from cojax import streams as streams
     from cojax import studies as studies
     from cojax import sweeps as sweeps
+    from cojax import termination as termination
     from cojax import testing as testing
     from cojax.agents import train as train
     from cojax.agents.curriculum import curriculum as curriculum

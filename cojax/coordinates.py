@@ -234,6 +234,34 @@ class Transformed(System):
         """That of the base."""
         return self.base.noise_price(self.state.back(s), self.action.back(a))
 
+    @property
+    def measures(self):
+        """Those of the base."""
+        return self.base.measures
+
+    @property
+    def measures_known(self):
+        """Whether those of the base are."""
+        return self.base.measures_known
+
+    def measured(self, s, a, optimum):
+        """As the base has them."""
+        return self.base.measured(self.state.back(s), self.action.back(a), self._pulled(optimum))
+
+    def measured_values(self, s):
+        """As the base has them."""
+        return self.base.measured_values(self.state.back(s))
+
+    def measured_means(self, mean, covariance):
+        """As the base has them for T⁻¹s_0."""
+        rows = jax.vmap(self.state.back)
+        return self.base.measured_means(self.state.back(mean), rows(rows(covariance).T))
+
+    def measured_excess(self, s, delta, optimum):
+        """As the base has them."""
+        at = self._pulled(optimum)
+        return self.base.measured_excess(self.state.back(s), self.action.back(delta), at)
+
     def sample_noise(self, s, key, a=None):
         """T w, w by the same key."""
         a = None if a is None else self.action.back(a)
@@ -298,6 +326,12 @@ class TransformedLaw(InitialLaw):
         """|T| times that of the base."""
         high = self.base.bound()
         return self.state.widened(jnp.broadcast_to(high, (self.state.dim,)))
+
+    def moments(self):
+        """T m and T C Tᵀ."""
+        mean, covariance = self.base.moments()
+        rows = jax.vmap(self.state.to)
+        return self.state.to(mean), rows(rows(covariance).T)
 
 
 def innermost(system: System) -> tuple[System, tuple[tuple[Coordinates, Coordinates], ...]]:

@@ -22,7 +22,7 @@ from cojax.types import Array, Float, Json, Option, Options
 Knob: TypeAlias = Float[Array, "*batch"] | float
 
 BASE = ("P", "Q", "R", "gamma", "p")
-SWITCHES = ("law", "state_noise", "action_noise", "limit")
+SWITCHES = ("law", "state_noise", "action_noise", "state_columns", "limit")
 USUAL: Options = {
     "P": 1.0,
     "Q": None,

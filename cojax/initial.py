@@ -13,6 +13,8 @@ from flax import struct
 
 from cojax import streams
 from cojax.distinct import Distinct
+from cojax.errors import InputError
+from cojax.linalg import product
 from cojax.noise_laws import LARGEST_NORMAL
 from cojax.types import Array, Float, PRNGKeyArray
 
@@ -32,6 +34,13 @@ class InitialLaw(Distinct, abc.ABC):
         """
         return jnp.zeros(())
 
+    def moments(self) -> tuple[Float[Array, "d"], Float[Array, "d d"]]:
+        """Mean and covariance of s_0. Raises InputError for a law of which they are not known."""
+        known = ", ".join(sorted({*LAWS, "ring"}))
+        raise InputError(
+            f"initial_state: expected a law whose moments are known ({known}), got {word(self)}"
+        )
+
 
 @struct.dataclass
 class Uniform(InitialLaw):
@@ -49,6 +58,10 @@ class Uniform(InitialLaw):
     def bound(self):
         """max(|low|, |high|)."""
         return jnp.maximum(jnp.abs(self.low), jnp.abs(self.high))
+
+    def moments(self):
+        """(low + high)/2 and diag((high - low)²/12)."""
+        return 0.5 * (self.low + self.high), jnp.diag((self.high - self.low) ** 2 / 12.0)
 
 
 @struct.dataclass
@@ -68,6 +81,10 @@ class Normal(InitialLaw):
         """|mean| + std max|ξ|."""
         return jnp.abs(self.mean) + LARGEST_NORMAL * jnp.abs(self.std)
 
+    def moments(self):
+        """mean and diag(std²)."""
+        return self.mean, jnp.diag(self.std**2)
+
 
 @struct.dataclass
 class Fixed(InitialLaw):
@@ -82,6 +99,10 @@ class Fixed(InitialLaw):
     def bound(self):
         """|s_0|."""
         return jnp.abs(self.state)
+
+    def moments(self):
+        """s_0 and 0."""
+        return self.state, jnp.diag(jnp.zeros_like(self.state))
 
 
 @struct.dataclass
@@ -98,6 +119,12 @@ class Listed(InitialLaw):
     def bound(self):
         """The largest |s_0i| of the list."""
         return jnp.abs(self.states).max(axis=0)
+
+    def moments(self):
+        """Of the list."""
+        mean = jnp.mean(self.states, axis=0)
+        apart = self.states - mean[None]
+        return mean, product(apart.T, apart) / self.states.shape[0]
 
 
 @struct.dataclass
@@ -145,6 +172,14 @@ class Ring(InitialLaw):
         high = high.at[:, 2].set(LARGEST_NORMAL * jnp.abs(self.heading_std))
         velocity = LARGEST_NORMAL * jnp.abs(self.velocity_std)
         return high.at[:, 3].set(velocity).at[:, 3 + self.r_v].set(velocity).reshape(-1)
+
+    def moments(self):
+        """0, and E r²/2 of a place with E r² = radius² (1 + c + c²)/3, σ_φ², σ_v² and σ_v²."""
+        square = self.radius**2 * (1.0 + self.inner + self.inner**2) / 3.0
+        var = jnp.zeros((self.modules, 3 + self.r_v + self.r_omega), self.radius.dtype)
+        var = var.at[:, :2].set(0.5 * square).at[:, 2].set(self.heading_std**2)
+        var = var.at[:, 3].set(self.velocity_std**2).at[:, 3 + self.r_v].set(self.velocity_std**2)
+        return jnp.zeros_like(var.reshape(-1)), jnp.diag(var.reshape(-1))
 
 
 LAWS = {"uniform": Uniform, "gaussian": Normal, "fixed": Fixed, "list": Listed}

@@ -219,7 +219,7 @@ def build(
     rem < 0 at some state, and in the MN form where rem has a rank above n. Source: the paper's arm,
     whose kinematic line the drift of the MN form does not give.
     """
-    for name in ("P_hat", "Q_hat", "noise_cost"):
+    for name in ("P_hat", "Q_hat", "noise_cost", "state_columns"):
         if switches.get(name) is not None:
             raise InputError(f"{name}: expected none for a system of true kinematics")
     dtype = precision.usable_float(dtype)

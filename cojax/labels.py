@@ -23,6 +23,11 @@ def _arm(sizes: Mapping[str, int]) -> Labels:
     return states, [f"torque_{i} [-]" for i in joints]
 
 
+def _isotropic(sizes: Mapping[str, int]) -> Labels:
+    entries = range(1, sizes["n"] + 1)
+    return [f"x_{i} [-]" for i in entries], [f"a_{i} [-]" for i in entries]
+
+
 def _kinematic_arm(sizes: Mapping[str, int]) -> Labels:
     joints = range(1, sizes["n"] + 1)
     states = [word for i in joints for word in (f"θ_{i} [rad]", f"ω_{i} [rad/s]")]
@@ -70,6 +75,8 @@ KNOWN: dict[str, Callable[[Mapping[str, int]], Labels]] = {
         ["x [m]", "y [m]", "v_x [m/s]", "v_y [m/s]"], ["d/dt v_x [m/s²]", "d/dt v_y [m/s²]"]
     ),
     "KinematicArm": _kinematic_arm,
+    "Isotropic": _isotropic,
+    "Pendulums": _kinematic_arm,
     "PlanarAerial": _listed(
         ["x [m]", "z [m]", "φ [rad]", "v_x [m/s]", "v_z [m/s]", "ω [rad/s]"],
         ["thrust beyond hover [m/s²]", "torque [rad/s²]"],

@@ -267,11 +267,14 @@ def statement(name: str, system: QuadraticGaussian, dtype: DTypeLike | None = No
         raise InputError(f"{name}: expected a quadratic system, got {type(system).__name__}")
     if np.ndim(system.gamma):
         raise InputError(f"{name}: expected one system, got a stacked batch")
-    own = [n for n in ("limit", "state_noise", "action_noise") if getattr(system, n) is not None]
+    own = ("limit", "state_noise", "action_noise", "state_columns")
+    own = [n for n in own if getattr(system, n) is not None]
     if own:
         raise InputError(f"{name}: expected a system without {own[0]}")
     if not system.is_plain or isinstance(system, CubicGaussian):
         raise InputError(f"{name}: expected a system of the paper's class, without P_hat or η")
+    if system.measures:
+        raise InputError(f"{name}: expected a system without a budget")
     if not isinstance(system.noise, WHITE):
         raise InputError(f"{name}: expected white noise, got {type(system.noise).__name__}")
     with precision.x64():

@@ -78,6 +78,7 @@ def build(
     law: Law = NORMAL,
     state_noise: float = 0.0,
     action_noise: ArrayLike = 0.0,
+    state_columns: ArrayLike | None = None,
     limit: ActionLimit | None = None,
     parameterization: Parameterization = "metric",
     dtype: DTypeLike | None = None,
@@ -101,6 +102,9 @@ def build(
             states is (1 - γ η tr(P Σ)) sᵀQ s, for which γ η tr(P Σ) < 1.
         action_noise: σ >= 0, a number or (m,): p g(0) σ_i a_i ξ_i is added to w, ξ of ``law``;
             R̂ = R + γ diag(σ_i² |p g(0) e_i|²_P), so that the optimum is more careful.
+        state_columns: (J, d, d), D: Σ_j D_j s ζ_j is added to w, ζ white of ``law``; V* and cost
+            stay as they are, and f has less to spend, P - Q - γ Σ_j D_jᵀP D_j ⪰ 0; none with
+            ``state_noise``.
         limit: of the actions, known to V*; a box needs a diagonal R̂.
         parameterization: "metric" (MN) or "sqrt" (SR).
         dtype: of the leaves; by default the float dtype JAX computes in.
@@ -122,6 +126,12 @@ def build(
     by_state, by_action = (bool(np.any(np.asarray(x) != 0.0)) for x in (state_noise, action_noise))
     if by_state:
         Q, hats["Q_hat"] = _with_state_noise(P, Q, Sigma, gamma=gamma, eta=state_noise, hats=hats)
+    columns = _columns(state_columns, d)
+    if columns is not None:
+        if by_state or hats["Q_hat"] is not None:
+            other = "state_noise" if by_state else "Q_hat"
+            raise errors.InputError(f"state_columns: expected none where {other} is given")
+        hats["Q_hat"] = _charged(P, Q, columns, gamma=gamma)
     if by_action:
         if hats["R_hat"] is not None:
             raise errors.InputError("action_noise: expected none where R_hat is given")
@@ -164,8 +174,36 @@ def build(
         limit=None if limit is None else jax.tree.map(cast, limit),
         state_noise=cast(state_noise) if by_state else None,
         action_noise=cast(inputs.vector("action_noise", action_noise, m)) if by_action else None,
+        state_columns=None if columns is None else cast(columns),
         parameterization=parameterization,
     )
+
+
+def _columns(given: ArrayLike | None, d: int) -> np.ndarray | None:
+    """D, (J, d, d), checked; None where nothing is drawn."""
+    if given is None:
+        return None
+    columns = np.asarray(given, np.float64)
+    if columns.ndim != 3 or columns.shape[1:] != (d, d) or not np.isfinite(columns).all():
+        raise errors.InputError(
+            f"state_columns: expected finite numbers of shape (J, {d}, {d}), got {columns.shape}"
+        )
+    return columns if columns.any() else None
+
+
+def _charged(P: np.ndarray, Q: np.ndarray, columns: np.ndarray, *, gamma: float) -> np.ndarray:
+    """Q̂ = Q + γ Σ_j D_jᵀP D_j, refused where it is not ⪯ P."""
+    priced = gamma * np.einsum("jea,ef,jfb->ab", columns, linalg.to_full(P), columns)
+    Q_hat = linalg.to_full(Q) + 0.5 * (priced + priced.T)
+    low, high = linalg.extreme_eigenvalues(linalg.to_full(P) - Q_hat)[0], np.abs(P).max()
+    if low < -inputs.DEFINITENESS_TOLERANCE * high:
+        raise errors.InputError(
+            "state_columns: expected P - Q - γ Σ DᵀP D ⪰ 0, which is left for the drift, got "
+            f"smallest eigenvalue {low:.4g}"
+        )
+    diagonal = np.diagonal(Q_hat)
+    same = np.array_equal(Q_hat, np.diag(diagonal))
+    return diagonal.copy() if same else Q_hat
 
 
 def _with_state_noise(
@@ -202,9 +240,9 @@ def effort_of(
 
 
 def rebuild(system: QuadraticGaussian, **changes: Option) -> QuadraticGaussian:
-    """The same system with some of P, Q, R, gamma, p, Sigma, law, state_noise, action_noise, limit,
-    parameterization, dtype or the geometry's knobs changed, and everything that depends on them
-    derived again.
+    """The same system with some of P, Q, R, gamma, p, Sigma, law, state_noise, action_noise,
+    state_columns, limit, parameterization, dtype or the geometry's knobs changed, and everything
+    that depends on them derived again.
 
     ``changes`` are given by name. What is not named stays as it is: in the homotopy
     over p, P, Q and R are held (paper, §VI). The leaves are taken at the precision they have:
@@ -218,18 +256,20 @@ def rebuild(system: QuadraticGaussian, **changes: Option) -> QuadraticGaussian:
         raise errors.InputError(
             "system: expected one system, got a stacked batch; rebuild, then stack"
         )
-    own = {n: getattr(system, n) for n in ("state_noise", "action_noise")}
+    own = {n: getattr(system, n) for n in ("state_noise", "action_noise", "state_columns")}
     own = {n: np.asarray(x, np.float64) for n, x in own.items() if x is not None}
-    derived = {"Q_hat": "state_noise" in own, "R_hat": "action_noise" in own}
+    charging = "state_noise" in own or "state_columns" in own
+    derived = {"Q_hat": charging, "R_hat": "action_noise" in own}
     hats = [n for n in HATS if getattr(system, n) is not None and not derived.get(n)]
     leaf = {name: np.asarray(getattr(system, name), np.float64) for name in (*BASE, *hats)}
-    leaf["Q"] = np.asarray(system.charge if derived["Q_hat"] else system.Q, np.float64)
+    leaf["Q"] = np.asarray(system.charge if "state_noise" in own else system.Q, np.float64)
     with precision.x64():
         host = jax.tree.map(lambda x: np.asarray(x, np.float64), (system.noise, system.limit))
         noise, limit = jax.tree.map(jnp.asarray, host)
         leaf["Sigma"] = np.asarray(noise.covariance())
     settings = {"parameterization": system.parameterization, "dtype": system.gamma.dtype}
-    settings |= {"state_noise": 0.0, "action_noise": 0.0, **own, "limit": limit}
+    settings |= {"state_noise": 0.0, "action_noise": 0.0, "state_columns": None}
+    settings |= {**own, "limit": limit}
     settings["law"] = host[0].law if isinstance(noise, WHITE) else NORMAL
     geometry = system.geometry
     knobs = set(geometry.fields()) - set(geometry.dimensions)

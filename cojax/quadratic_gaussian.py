@@ -16,7 +16,8 @@ price of noise κ for tr(P Σ). With energy E = P - Q̂,
     V*(s) = min_a sᵀQ̂ s + aᵀR̂ a + γ zᵀP̂ z + b      A* = |δ|²_R̂ + γ p² |g δ|²_P̂     b = γ/(1-γ) κ
 
 A game against a disturbance h d at cost dᵀΓ d has P̂⁻¹ = P⁻¹ - γ h Γ⁻¹ hᵀ; entropic risk θ has
-P̂⁻¹ = P⁻¹ - 2θ Σ and κ = -log det(I - 2θ Σ P)/2θ; noise on the actions raises R̂, on states Q̂.
+P̂⁻¹ = P⁻¹ - 2θ Σ and κ = -log det(I - 2θ Σ P)/2θ; noise on the actions raises R̂, on states Q̂:
+that of columns D_j s ζ_j, ζ white, by γ Σ_j D_jᵀP D_j.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from cojax.action_limits import ActionLimit, Ball, linear_excess
 from cojax.geometry import Family
 from cojax.inverse_sqrt import InverseSqrt
 from cojax.io.described import About, described, number
-from cojax.linalg import Symmetric, matvec, quadratic_form
+from cojax.linalg import Symmetric, matvec, product, quadratic_form
 from cojax.noise import Noise
 from cojax.system import Optimum, System
 from cojax.types import Array, Float
@@ -94,6 +95,7 @@ class QuadraticGaussian(System):
             by g too (:mod:`cojax.games`); else None.
         limit: the feasible actions, where they have a limit that V* knows; else None.
         state_noise: (), η of Cov w = (1 + η sᵀQ̂ s) Σ; None for 0.
+        state_columns: (J, d, d), D of what Σ_j D_j s ζ_j adds to w; None for 0.
         action_noise: (m,), σ of a_i (1 + σ_i ξ_i), which acts by g(0); None for 0.
         parameterization: "metric" (MN) or "sqrt" (SR).
     """
@@ -119,6 +121,7 @@ class QuadraticGaussian(System):
     limit: ActionLimit | None = None
     state_noise: Scalar | None = None
     action_noise: Float[Array, "*batch m"] | None = None
+    state_columns: Float[Array, "*batch J d d"] | None = None
     parameterization: Parameterization = struct.field(pytree_node=False, default="metric")
     origin: dataclasses.InitVar[object] = dataclasses.field(default=None, kw_only=True)
 
@@ -169,11 +172,13 @@ class QuadraticGaussian(System):
         return matvec(self.R_inverse, mean) / size
 
     def noise_price(self, s, a):
-        """κ γ η sᵀQ̂ s + aᵀ(R̂ - R)a."""
+        """κ γ η sᵀQ̂ s + aᵀ(R̂ - R)a, and sᵀ(Q̂ - Q)s of columns."""
         price = jnp.zeros((), s.dtype)
         if self.state_noise is not None:
             known = self.offset * (1.0 - self.gamma) * self.state_noise
             price = price + known * quadratic_form(self.charge, s)
+        if self.state_columns is not None:
+            price = price + quadratic_form(self.charge, s) - quadratic_form(self.Q, s)
         if self.action_noise is not None:
             price = price + quadratic_form(self.effort, a) - quadratic_form(self.R, a)
         return price
@@ -266,11 +271,11 @@ class QuadraticGaussian(System):
 
     def expected_value(self, s, z, a=None):
         """zᵀP̂ z + κ + b, where κ = b (1-γ)/γ: E V*(z + w), or what a class has in its place. With
-        noise on states κ (1 + η sᵀQ̂ s), with noise on actions aᵀ(R̂ - R)a/γ more; there a must be
-        given.
+        noise on states κ (1 + η sᵀQ̂ s), with columns sᵀ(Q̂ - Q)s/γ more, with noise on actions
+        aᵀ(R̂ - R)a/γ; there a must be given.
         """
         known = quadratic_form(self.lookahead, z) + self.offset / self.gamma
-        if self.state_noise is None and self.action_noise is None:
+        if self.state_noise is None and self.action_noise is None and self.state_columns is None:
             return known
         if a is None and self.action_noise is not None:
             raise errors.InputError("expected_value: expected the action, which adds to w")
@@ -317,6 +322,10 @@ class QuadraticGaussian(System):
             drift = farthest * jnp.sqrt(diagonal) + pushed
         if self.state_noise is not None:
             noise = noise * jnp.sqrt(1.0 + self.state_noise * square)  # Q̂ ⪯ P
+        if self.state_columns is not None:
+            high = jnp.maximum(self.state_bound(farthest), start)
+            most = jnp.sum(product(jnp.abs(self.state_columns), high), axis=0)
+            noise = noise + jnp.asarray(self.noise.law.bound(), limit.dtype) * most
         if self.action_noise is not None:
             most = jnp.asarray(self.noise.law.bound(), limit.dtype) * self.action_noise * limit
             noise = noise + jnp.sum(most[:, None] * g, axis=0)
@@ -328,6 +337,10 @@ class QuadraticGaussian(System):
         w = self.noise.sample(key, s)
         if self.state_noise is not None:
             w = w * jnp.sqrt(1.0 + self.state_noise * quadratic_form(self.charge, s))
+        if self.state_columns is not None:
+            columns = product(self.state_columns, s)  # (J, d)
+            zeta = self.noise.law.draw(jax.random.fold_in(key, 3), columns.shape[:1])
+            w = w + product(zeta.astype(s.dtype), columns)
         if self.action_noise is not None:
             if a is None:
                 raise errors.InputError("sample_noise: expected the action, which adds to w")

@@ -17,7 +17,7 @@ import numpy as np
 
 from cojax import labels
 from cojax.distinct import Distinct
-from cojax.types import Array, Float, PRNGKeyArray
+from cojax.types import Array, Bool, Float, PRNGKeyArray
 
 
 class Optimum(NamedTuple):
@@ -134,6 +134,10 @@ class System(Distinct, abc.ABC):
         """
         return mean / rms
 
+    def ended(self, s: Float[Array, "d"]) -> Bool[Array, ""]:
+        """Whether s is where an episode has come to its end, from which nothing costs anything."""
+        return jnp.zeros((), bool)
+
     def labels(self) -> labels.Labels:
         """Names and units of the entries of a state and of an action, in their order."""
         return labels.of("", {}, self.state_dim, self.action_dim)
@@ -180,6 +184,42 @@ class System(Distinct, abc.ABC):
         what it costs at the origin; 0 where neither s nor a enters.
         """
         return jnp.zeros((), s.dtype)
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """Names of sums Σ γᵏ m(s_k, a_k) that are followed beside the cost; decided by the
+        structure. ``cost`` is what a budget is for (:mod:`cojax.budgets`).
+        """
+        return ()
+
+    @property
+    def measures_known(self) -> bool:
+        """Whether the sums under π*, V_m, are known in closed form; decided by the structure."""
+        return False
+
+    def measured(
+        self, s: Float[Array, "d"], a: Float[Array, "m"], optimum: Optimum
+    ) -> Float[Array, "k"]:
+        """m(s, a) of each of ``measures``. ``optimum`` is ``self.optimum(s)``."""
+        return jnp.zeros(0, s.dtype)
+
+    def measured_values(self, s: Float[Array, "d"]) -> Float[Array, "k"]:
+        """V_m(s) = E Σ γᵏ m(s_k, a*_k) of each; where they are not known, a share of V*(s) each."""
+        raise NotImplementedError
+
+    def measured_means(
+        self, mean: Float[Array, "d"], covariance: Float[Array, "d d"]
+    ) -> Float[Array, "k"]:
+        """E V_m(s_0) of each, or estimates of it, for s_0 of these moments."""
+        raise NotImplementedError
+
+    def measured_excess(
+        self, s: Float[Array, "d"], delta: Float[Array, "m"], optimum: Optimum
+    ) -> Float[Array, "k"]:
+        """A_m = m(s, a* + δ) + γ E V_m(s') - V_m(s) of each, where V_m are known: of either sign,
+        exactly 0 at δ = 0, and J_m - E V_m(s_0) = E Σ γᵏ A_m for every policy.
+        """
+        raise NotImplementedError
 
 
 def mean_next_state(

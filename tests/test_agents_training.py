@@ -19,6 +19,7 @@ from cojax.agents.algorithm import strong
 from cojax.agents.settings import hyperparameters
 from cojax.cli import main
 from cojax.errors import InputError
+from cojax.fixtures import load_fixture
 
 ENV = Toy()
 
@@ -327,6 +328,17 @@ def test_bad_arguments_are_one_line():
         small(num_seeds=0)
     with pytest.raises(ValueError, match="batching: expected auto, vmap or loop"):
         small(batching="pmap")
+
+
+def test_a_fixture_is_trained_on_as_its_params_are():
+    fixture = load_fixture("arm-n2-p0.80-s7")
+    options = {"num_seeds": None, "total_timesteps": 256, "num_envs": 4, "progress": None}
+    runs = [train("a2c", of, jax.random.key(3), **options) for of in (fixture, fixture.params)]
+    first, second = (jax.tree.leaves(run.policy.params) for run in runs)
+    for a, b in zip(first, second, strict=True):
+        np.testing.assert_array_equal(a, b)
+    with pytest.raises(ValueError, match="params: expected EnvParams or a fixture, got str"):
+        train("a2c", fixture.id, jax.random.key(3), **options)
 
 
 def test_gamma_is_the_systems_unless_given():

@@ -13,7 +13,7 @@ from chex import assert_trees_all_equal
 from helpers import scope
 
 import cojax
-from cojax import delay, disturbance, games, inputs, markov_jump, memory, quadratic
+from cojax import delay, disturbance, games, inputs, markov_jump, memory, quadratic, termination
 from cojax.errors import InputError
 from cojax.fixtures import batches, load_fixture, make_fixture, margins, samples, save_fixture
 from cojax.fixtures.certify import certify_many
@@ -28,12 +28,14 @@ STATED = {
     "delay": {},
     "disturbance": {"rho": 0.9, "Sigma_z": 0.01, "effect": EFFECT},
     "markov-jump": {"transition": PI, "modes": MODES},
+    "termination": {"least": 0.99, "weight": 0.5},
     "game": {"h": [[0.1], [0.0], [0.0], [0.2]], "Gamma": 10.0},
 }
 MADE = {  # of the base, by the functions that a user would call
     "action-rate": lambda s: memory.action_rate(s, 4.0),
     "delay": delay.delayed,
     "disturbance": lambda s: disturbance.disturbed(s, 0.9, 0.01, EFFECT),
+    "termination": lambda s: termination.terminating(s, 0.99, 0.5),
     "markov-jump": lambda s: markov_jump.markov_jump(
         [quadratic.rebuild(s, **{k: np.asarray(v) for k, v in m.items()}) for m in MODES], PI
     ),

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from gymnax.environments import spaces
 from gymnax.environments.environment import Environment
 
 from cojax import envs, inputs, streams
@@ -44,7 +45,7 @@ def resolve(system: object, options: Options) -> tuple[Environment, PyTree]:
     if hasattr(system, "make_params"):
         system = system.make_params()  # pyright: ignore[reportAttributeAccessIssue]
     if isinstance(system, envs.EnvParams):
-        return envs.ConverseEnv(system), system
+        return envs.environment_of(system), system
     raise InputError(
         "system: expected a name, EnvParams, a fixture, or (env, params); "
         f"got {type(system).__name__}"
@@ -114,6 +115,7 @@ class Step(NamedTuple):
     terminated: np.ndarray  # (N,) bool
     truncated: np.ndarray  # (N,) bool
     clipped: np.ndarray  # (N,) bool: the action was outside of the box
+    told: dict[str, np.ndarray]  # (N,) float64 each: the measures of the system
 
 
 class Batch:
@@ -129,8 +131,12 @@ class Batch:
             units of the environment.
 
     Attributes:
-        low, high: bounds of the action, (m,).
+        low, high: bounds of the action, (m,); of an index, ().
+        num_choices: how many actions there are to choose from, by their index; None where actions
+            are vectors.
         scale: (m,), actions in the units of the environment are ``scale * action``.
+        problem: ``params`` as they were given.
+        measures: names of what ``info`` tells of a step beside the rest.
         horizon: the largest time limit of an episode; None where there is none.
         num_clipped: how many actions were outside of the bounds so far.
 
@@ -146,6 +152,7 @@ class Batch:
         normalize_actions: bool = True,
     ):
         self.env = env
+        self.problem = params
         count = envs.num_instances(params)
         self.num_envs = inputs.whole("num_envs", (count or 1) if num_envs is None else num_envs, 1)
         first = params
@@ -157,10 +164,16 @@ class Batch:
             index = np.arange(self.num_envs) % count
             params = jax.tree.map(lambda leaf: leaf[index], params)
         self.params = params
-        self.low, self.high = box(env.action_space(first))
-        self._require_one_box(env, count)
+        self.measures: tuple[str, ...] = getattr(getattr(params, "system", None), "measures", ())
+        space = env.action_space(first)
+        self.num_choices = space.n if isinstance(space, spaces.Discrete) else None
+        if self.num_choices is None:
+            self.low, self.high = box(space)
+            self._require_one_box(env, count)
+        else:
+            self.low, self.high = np.zeros((), np.float32), np.float32(self.num_choices - 1)
         self.scale = np.ones_like(self.high)
-        if normalize_actions:
+        if normalize_actions and self.num_choices is None:
             if not np.array_equal(self.low, -self.high):
                 raise InputError("normalize_actions: expected a symmetric box of actions")
             self.scale = self.high
@@ -256,21 +269,34 @@ class Batch:
         actions = self.checked(actions)
         if not self.started:
             raise InputError("step: expected a call of reset before it")
-        clipped = ((actions < self.low) | (actions > self.high)).any(axis=-1)
+        outside = (actions < self.low) | (actions > self.high)
+        clipped = outside.reshape(self.num_envs, -1).any(axis=-1)
         if hold is not None:
             clipped &= ~hold
         self.num_clipped += int(clipped.sum())
         now = (self._keys, self._state, self._obs)
+        actions = self.scale * actions if self.num_choices is None else actions
         self._keys, self._state, self._obs, out = _step(
-            self.env, self.stacked, self.params, now, actions=self.scale * actions, hold=hold
+            self.env,
+            self.stacked,
+            self.params,
+            now,
+            actions=actions,
+            hold=hold,
+            measures=self.measures,
         )
         out = np.array(out)  # one copy from the device; five would cost more than the step
+        last = out[:, out.shape[1] - len(self.measures) :].astype(np.float64)
+        told = dict(zip(self.measures, last.T, strict=True))
+        out = out[:, : out.shape[1] - len(told)]
         obs, final_obs = np.split(out[:, :-3], 2, axis=1)
-        return Step(obs, final_obs, out[:, -3], out[:, -2] > 0, out[:, -1] > 0, clipped)
+        return Step(obs, final_obs, out[:, -3], out[:, -2] > 0, out[:, -1] > 0, clipped, told)
 
     def checked(self, actions: PyTree) -> np.ndarray:
-        """Actions (N, m), float32."""
+        """Actions (N, m), float32, or indices (N,), int32. Raises InputError as :meth:`step`."""
         array = to_numpy(actions)
+        if self.num_choices is not None:
+            return self._indices(array)
         shape = (self.num_envs, *self.low.shape)
         if array.shape != shape or array.dtype.kind not in "iuf":
             raise InputError(
@@ -281,6 +307,18 @@ class Batch:
         wide = array.astype(np.promote_types(array.dtype, np.float32))  # float16 lacks the bounds
         return np.clip(wide, -self._largest, self._largest).astype(np.float32)
 
+    def _indices(self, array: np.ndarray) -> np.ndarray:
+        shape, most = (self.num_envs,), int(self.high)
+        if array.shape != shape or array.dtype.kind not in "iu":
+            raise InputError(
+                f"action: expected indices of shape {shape}, whole numbers, got {array.shape} of "
+                f"{array.dtype}"
+            )
+        if not ((array >= 0) & (array <= most)).all():
+            wrong = array[(array < 0) | (array > most)][0]
+            raise InputError(f"action: expected an index in [0, {most}], got {wrong}")
+        return array.astype(np.int32)
+
     @property
     def labels(self) -> Labels:
         """Names and units of the entries of an observation and of an action; numbered ones where
@@ -289,7 +327,7 @@ class Batch:
         own = getattr(self.env, "labels", None)
         if own is not None:
             return own(self.params)
-        return labels_of("", {}, self.obs_low.shape[-1], self.low.shape[-1])
+        return labels_of("", {}, self.obs_low.shape[-1], self.low.size)
 
     def member(self, index: int) -> tuple[PyTree, PyTree]:
         """Params of environment ``index``, and its state."""
@@ -316,10 +354,17 @@ def _reset(
     return begun if now is None else jax.tree.map(partial(streams.choose, now[0]), begun, now[1])
 
 
-@partial(jax.jit, static_argnums=(0, 1))
+@partial(jax.jit, static_argnums=(0, 1), static_argnames=("measures",))
 @streams.pinned()
 def _step(
-    env: Environment, stacked: bool, params: PyTree, now: tuple, *, actions: PyTree, hold: PyTree
+    env: Environment,
+    stacked: bool,
+    params: PyTree,
+    now: tuple,
+    *,
+    actions: PyTree,
+    hold: PyTree,
+    measures: tuple[str, ...],
 ) -> tuple:
     keys, draws = _split(now[0])
     step = jax.vmap(env.step, (0, 0, 0, 0 if stacked else None))
@@ -328,12 +373,14 @@ def _step(
         x.astype(jnp.float32) for x in (obs, info["final_observation"], jnp.ravel(reward))
     )
     after = (keys, state, obs)
+    told = [info[name] for name in measures]
     if hold is not None:
+        told = [jnp.where(hold, 0.0, x) for x in told]
         after = jax.tree.map(partial(streams.choose, hold), now, after)
         final = streams.choose(hold, now[2], final)
         reward = jnp.where(hold, 0.0, reward)
         terminated, truncated = terminated & ~hold, truncated & ~hold
-    flags = [x[:, None].astype(jnp.float32) for x in (reward, terminated, truncated)]
+    flags = [x[:, None].astype(jnp.float32) for x in (reward, terminated, truncated, *told)]
     return *after, jnp.concatenate([after[2], final, *flags], axis=1)
 
 

@@ -75,6 +75,8 @@ class Environment(dm_env.Environment):
         return specs.BoundedArray(low.shape, np.float32, low, high, "observation")
 
     def action_spec(self) -> specs.BoundedArray:
-        """Bounds of a, (m,) float32."""
+        """Bounds of a, (m,) float32; where the actions of the system are a list, of its index."""
+        if self._batch.num_choices is not None:
+            return specs.DiscreteArray(self._batch.num_choices, name="action")
         low, high = self._batch.low, self._batch.high
         return specs.BoundedArray(low.shape, np.float32, low, high, "action")

@@ -6,7 +6,8 @@
 
 Actions are in [-1, 1]^m, 1 being the limit of the system, unless ``normalize_actions=False``. The
 action space remembers the factor, so that a model of Stable-Baselines3 trained on it is scored by
-:func:`cojax.evaluate` in the units of the system.
+:func:`cojax.evaluate` in the units of the system. Where the actions of a system are a list, the
+space is Discrete and an action an index; :func:`cojax.evaluate` takes models that give one.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.error import ClosedEnvironmentError, MissingArgument, ResetNeeded
 from gymnasium.vector import AutoresetMode
 
-from cojax import errors
+from cojax import envs, errors
 from cojax.adapters.asked import asked_limit, require_spawn, stating_limit, with_limit
 from cojax.adapters.batch import Batch, Step, resolve, to_numpy
 from cojax.adapters.drawing import Window, picture
@@ -51,10 +52,14 @@ class ActionBox(spaces.Box):
         self.scale = np.array(scale, np.float32)
 
 
-def spaces_of(batch: Batch) -> tuple[spaces.Box, ActionBox]:
-    """Observation and action space of one environment of a batch."""
+def spaces_of(batch: Batch) -> tuple[spaces.Box, ActionBox | spaces.Discrete]:
+    """Observation and action space of one environment of a batch: Discrete(k) where the actions
+    of its system are a list.
+    """
     observation = spaces.Box(batch.obs_low, batch.obs_high, dtype=np.float32)
-    return observation, ActionBox(batch.low, batch.high, batch.scale)
+    if batch.num_choices is not None:
+        return observation, spaces.Discrete(batch.num_choices)
+    return observation, ActionBox(*map(np.asarray, (batch.low, batch.high, batch.scale)))
 
 
 class OfBatch:
@@ -78,6 +83,16 @@ class OfBatch:
         return self._batch.num_clipped
 
     @property
+    def budget(self) -> np.ndarray:
+        """What Σ γᵏ ``info["cost"]`` may be at most in expectation, (), or (F,) of a stacked batch.
+        Raises InputError for a system without a budget.
+        """
+        budget = getattr(self._batch.problem, "budget", None)
+        if budget is None:
+            raise InputError("budget: expected a system with a budget (cojax.budgets)")
+        return np.asarray(budget, np.float64)
+
+    @property
     def labels(self) -> Labels:
         """Names and units of the entries of an observation and of an action, in the order of their
         spaces.
@@ -92,13 +107,16 @@ class Env(OfBatch, gymnasium.Env[np.ndarray, np.ndarray]):
 
     The time limit sets ``truncated``, the divergence guard ``terminated``. ``info["clipped"]``
     says whether the action was outside of the box, and ``num_clipped`` counts such actions;
-    they are clipped where the system has bounds.
+    they are clipped where the system has bounds. Of a system with a budget (:mod:`cojax.budgets`)
+    ``info["cost"]`` is what the constraint is on, and ``budget`` bounds its discounted sum.
 
     Args:
         system: a name of :func:`cojax.make` with its options, ``EnvParams``, a fixture, or
             (env, params) of a gymnax 1.0 environment with a Box of actions.
         render_mode: None, "rgb_array", or "human", a window of matplotlib.
         normalize_actions: whether actions are in [-1, 1]^m.
+        constrained: of a system with a budget, whether the reward is that of its objective alone,
+            -``info["objective"]``, the constraint being on the sum of ``info["cost"]``.
 
     Raises InputError, one line, for unusable options and actions; ``ResetNeeded`` for a step
     before a reset; ``ClosedEnvironmentError`` after ``close``.
@@ -112,12 +130,14 @@ class Env(OfBatch, gymnasium.Env[np.ndarray, np.ndarray]):
         *,
         render_mode: str | None = None,
         normalize_actions: bool = True,
+        constrained: bool = False,
         **options: Option,
     ):
         if render_mode is not None:
             errors.one_of("render_mode", render_mode, RENDER_MODES)
         require_spawn()
         env, params = resolve(system, options)
+        env = envs.constrained(env) if constrained else env
         self.params = params
         self.render_mode = render_mode
         self.metadata = copy.deepcopy(METADATA)  # Gymnasium's vectors write into it
@@ -152,6 +172,7 @@ class Env(OfBatch, gymnasium.Env[np.ndarray, np.ndarray]):
         if self.render_mode == "human":
             self.render()
         info = {"clipped": bool(out.clipped[0])}
+        info |= {name: float(values[0]) for name, values in out.told.items()}
         return self._obs.copy(), float(out.reward[0]), terminated, truncated, info
 
     def render(self) -> np.ndarray | None:
@@ -193,7 +214,7 @@ class VectorEnv(OfBatch, gymnasium.vector.VectorEnv):
         num_envs: N.
         autoreset_mode: SAME_STEP, NEXT_STEP or DISABLED, or their text.
         render_mode: None or "rgb_array", an image an environment.
-        normalize_actions: as in :class:`Env`.
+        normalize_actions, constrained: as in :class:`Env`.
 
     Errors are those of :class:`Env`.
     """
@@ -206,6 +227,7 @@ class VectorEnv(OfBatch, gymnasium.vector.VectorEnv):
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
         render_mode: str | None = None,
         normalize_actions: bool = True,
+        constrained: bool = False,
         **options: Option,
     ):
         if render_mode is not None:
@@ -220,6 +242,7 @@ class VectorEnv(OfBatch, gymnasium.vector.VectorEnv):
         }
         self.render_mode = render_mode
         env, params = resolve(system, options)
+        env = envs.constrained(env) if constrained else env
         self._batch = Batch(env, params, num_envs, normalize_actions=normalize_actions)
         self.num_envs = self._batch.num_envs
         self.single_observation_space, self.single_action_space = spaces_of(self._batch)
@@ -290,7 +313,8 @@ class VectorEnv(OfBatch, gymnasium.vector.VectorEnv):
         else:
             self._obs, told, self._pending = out.final_obs, ~self._pending, done.copy()
         if told.any():  # an environment that has just begun tells nothing
-            infos |= {"clipped": out.clipped & told, "_clipped": told}
+            for name, values in {"clipped": out.clipped, **out.told}.items():
+                infos |= {name: np.where(told, values, 0).astype(values.dtype), f"_{name}": told}
         reward = out.reward.astype(np.float64)
         return self._obs.copy(), reward, out.terminated, out.truncated, infos
 
@@ -316,7 +340,12 @@ def _ends(out: Step, done: np.ndarray) -> Infos:
     final = np.full(len(done), None, object)
     for i in np.flatnonzero(done):
         final[i] = out.final_obs[i].copy()
-    final_info = {"clipped": out.clipped & done, "_clipped": done.copy()}
+    final_info = {}
+    for name, values in {"clipped": out.clipped, **out.told}.items():
+        final_info |= {
+            name: np.where(done, values, 0).astype(values.dtype),
+            f"_{name}": done.copy(),
+        }
     return {
         "final_obs": final,
         "_final_obs": done.copy(),

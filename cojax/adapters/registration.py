@@ -23,7 +23,9 @@ BUILT_IN = (
     "KinematicArm",
     "PlanarAerial",
     "Aerial",
+    "Isotropic",
 )
+DRIFTS = ("Pendulums",)
 FIXTURE = "Fixture"  # gymnasium.make("cojax/Fixture-v0", name="arm-n4-p0.80-s7")
 
 
@@ -31,7 +33,7 @@ def with_gymnasium() -> None:
     """Register ``cojax/FAMILY-v0`` of every family, plug-ins included, and ``cojax/Fixture-v0``."""
     from gymnasium.envs.registration import register
 
-    for family in (*BUILT_IN, *plugins.names("cojax.families"), FIXTURE):
+    for family in (*BUILT_IN, *DRIFTS, *plugins.names("cojax.families"), FIXTURE):
         register(
             id=f"cojax/{family}-v0",
             entry_point="cojax.adapters.gymnasium:make_env",
@@ -44,7 +46,7 @@ def with_gymnax() -> None:
     """Register FAMILY-v0 of every family: ``gymnax.make("ConverseArm-v0", n=4, …)``."""
     import gymnax
 
-    for family in (*BUILT_IN, *plugins.names("cojax.families")):
+    for family in (*BUILT_IN, *DRIFTS, *plugins.names("cojax.families")):
         if f"{family}-v0" not in gymnax.registered_envs:
             gymnax.register(f"{family}-v0", partial(_make, f"{family}-v0"))
 

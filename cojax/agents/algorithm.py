@@ -78,6 +78,7 @@ class Algorithm:
         check: ``h -> None``, raises ValueError for hyperparameters that do not fit together.
         bounded: whether it needs finite action bounds.
         differentiable: whether it needs gradients through the environment's transition.
+        constrained: whether it keeps the budget of an environment that tells its cost apart.
         budget: environment steps of a learner that is not told how many.
         actor: ``state -> tree``, the parameters that the next update of the actor would change.
         critic: ``(state, h, policy) -> inspect.Critic`` of one member and its policy.
@@ -99,6 +100,7 @@ class Algorithm:
     check: Callable[[PyTree], None]
     bounded: bool = False
     differentiable: bool = False
+    constrained: bool = False
     budget: int = 300_000
     actor: Callable[[PyTree], PyTree] | None = None
     critic: Callable[[PyTree, PyTree, Policy], Critic] | None = None

@@ -18,6 +18,7 @@ from cojax.agents.normalization import Moments, RewardScale
 from cojax.agents.optimization import global_norm, polyak
 from cojax.agents.self_tuning import EpisodeLimit
 from cojax.agents.state_slopes import moved
+from cojax.errors import InputError
 from cojax.types import Array, Bool, Float, PRNGKeyArray, PyTree
 
 
@@ -64,6 +65,7 @@ class Rollout(NamedTuple):
     truncated: Bool[Array, "T N"]
     final_obs: Float[Array, "T N o"]
     env_state: PyTree = None  # before the step, where the learner asks for it
+    told: dict[str, Float[Array, "T N"]] | None = None  # what ``info`` tells of what it asks for
 
 
 def begin(
@@ -107,6 +109,7 @@ def collect(
     inputs: tuple[PyTree, ...],
     nudge: PyTree = None,
     damp: Callable[[PyTree], PyTree] = lambda env_state: env_state,
+    tell: tuple[str, ...] = (),
 ) -> tuple[PyTree, Rollout, Metrics]:
     """Step the N environments T times by ``act(z, *inputs_t) -> (u, log_prob)`` of normalised
     observations z (N, o); ``inputs`` have leaves (T, ...). Episodes end by the learner's own limits
@@ -114,9 +117,10 @@ def collect(
 
     ``nudge``, of the inexact leaves of T × N states in a list, is added to the states before each
     step: zeros, to take derivatives by. ``damp`` is then
-    applied to the states, and the rollout holds them.
+    applied to the states, and the rollout holds them. What ``tell`` names of ``info`` it holds too.
 
-    Returns the advanced state, the rollout, and sums over the episodes that ended in it.
+    Returns the advanced state, the rollout, and sums over the episodes that ended in it. Raises
+    InputError where ``info`` does not tell it.
     """
     env_params = algorithm.shorten_episodes(env_params, h)
     box = ActionBox.of(env.action_space(env_params), state.unit)
@@ -141,7 +145,8 @@ def collect(
         episodes, ended = episodes.step(reward, terminated | truncated)
         ended |= {"held": held}
         final = info["final_observation"]
-        row = Rollout(obs, u, log_prob, reward, terminated, truncated, final, before)
+        told = _told(info, tell) if tell else None
+        row = Rollout(obs, u, log_prob, reward, terminated, truncated, final, before, told)
         return (env_state, next_obs, episodes, away, jax.tree.map(jnp.add, sums, ended)), row
 
     zeros = {name: jnp.zeros(()) for name in ("episode_return", "episode_length", "episodes")}
@@ -154,6 +159,14 @@ def collect(
     sums["episode_limit"] = limit.steps
     state = state.replace(env_state=env_state, obs=obs, episodes=episodes, limit=limit)
     return state, rollout, sums
+
+
+def _told(info: PyTree, names: tuple[str, ...]) -> dict[str, Array]:
+    """What ``info`` tells of each name."""
+    try:
+        return {name: jnp.asarray(info[name], jnp.float32) for name in names}
+    except KeyError as error:
+        raise InputError(f"env: expected info[{error}] of every step") from None
 
 
 def finish(

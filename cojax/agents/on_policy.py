@@ -64,6 +64,7 @@ class Networks(NamedTuple):
 
 
 Loss: TypeAlias = Callable[[PyTree, Batch, Networks, PyTree], tuple[Scalar, Metrics]]
+Adapt: TypeAlias = Callable[[PyTree, Rollout, PyTree, PyTree], tuple[PyTree, Rollout, Metrics]]
 
 
 def networks(env: Environment, env_params: PyTree, h: PyTree) -> Networks:
@@ -94,7 +95,13 @@ def init(env: Environment, key: PRNGKeyArray, env_params: PyTree, h: PyTree) -> 
 
 
 def collect(
-    env: Environment, state: OnPolicyState, env_params: PyTree, h: PyTree, *, key: PRNGKeyArray
+    env: Environment,
+    state: OnPolicyState,
+    env_params: PyTree,
+    h: PyTree,
+    *,
+    key: PRNGKeyArray,
+    tell: tuple[str, ...] = (),
 ) -> tuple[OnPolicyState, Rollout, Metrics]:
     """Step the environments with the current policy, as ``learner.collect`` does."""
     actor, _ = networks(env, env_params, h)
@@ -107,7 +114,10 @@ def collect(
         u = mean + lift(jnp.exp(log_std), xi) * xi
         return u, gaussian_log_prob(u, mean, log_std)
 
-    return learner.collect(env, state, env_params, h, key=step_key, act=act, inputs=(noise,))
+    inputs = (noise,)
+    return learner.collect(
+        env, state, env_params, h, key=step_key, act=act, inputs=inputs, tell=tell
+    )
 
 
 def value(
@@ -219,22 +229,38 @@ def optimize(
     return state, jax.tree.map(jnp.mean, metrics)
 
 
+def as_it_is(
+    state: PyTree, rollout: Rollout, env_params: PyTree, h: PyTree
+) -> tuple[PyTree, Rollout, Metrics]:
+    """Learn from the ``rollout`` as it is."""
+    return state, rollout, {}
+
+
 def update(
-    env: Environment, state: OnPolicyState, env_params: PyTree, h: PyTree, *, loss: Loss
+    env: Environment,
+    state: OnPolicyState,
+    env_params: PyTree,
+    h: PyTree,
+    *,
+    loss: Loss,
+    adapt: Adapt = as_it_is,
+    tell: tuple[str, ...] = (),
 ) -> tuple[OnPolicyState, Metrics]:
-    """One rollout of num_steps × num_envs and the gradient steps on it.
+    """One rollout of num_steps × num_envs and the gradient steps on it, as ``adapt`` makes it of
+    what was met and of what ``info`` was to ``tell``.
 
     Statistics of observations stay as they were until the gradient steps are done: the policy's
     ratio in the first epoch is exactly 1.
     """
     key, rollout_key, epoch_key = jax.random.split(state.key, 3)
-    state, rollout, sums = collect(env, state, env_params, h, key=rollout_key)
+    state, rollout, sums = collect(env, state, env_params, h, key=rollout_key, tell=tell)
+    state, rollout, more = adapt(state, rollout, env_params, h)
     state, batch = prepare(env, state, env_params, h, rollout=rollout)
     nets = networks(env, env_params, h)
     state, metrics = optimize(loss, nets, state, batch, key=epoch_key, h=h)
     state = learner.finish(state, rollout, state.params, key=key, h=h)
     std = jnp.mean(jnp.exp(state.params["log_std"]))
-    return state, metrics | {"reward": jnp.mean(rollout.reward), "std": std} | sums
+    return state, metrics | {"reward": jnp.mean(rollout.reward), "std": std} | more | sums
 
 
 def actor_gradients(
@@ -246,6 +272,8 @@ def actor_gradients(
     key: PRNGKeyArray,
     num: int,
     loss: Loss,
+    adapt: Adapt = as_it_is,
+    tell: tuple[str, ...] = (),
 ) -> PyTree:
     """Gradients of the loss at the first minibatch of an update, of ``num`` rollouts in turn."""
     nets = networks(env, env_params, h)
@@ -253,7 +281,8 @@ def actor_gradients(
 
     def one(moved, key):
         rollout_key, order_key = jax.random.split(key)
-        moved, rollout, _ = collect(env, moved, env_params, h, key=rollout_key)
+        moved, rollout, _ = collect(env, moved, env_params, h, key=rollout_key, tell=tell)
+        moved, rollout, _ = adapt(moved, rollout, env_params, h)
         ready, batch = prepare(env, moved, env_params, h, rollout=rollout)
         chosen = permutation(order_key, size)[: size // h.num_minibatches]
         minibatch = jax.tree.map(lambda x: x[chosen], batch)

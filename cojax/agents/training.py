@@ -11,6 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
+import jax
 import numpy as np
 
 from cojax.agents import (
@@ -22,6 +23,7 @@ from cojax.agents import (
     loop,
     memory_budget,
     ppo,
+    ppo_lagrangian,
     sac,
     settings,
     shac,
@@ -41,7 +43,8 @@ from cojax.io.progress import shown
 from cojax.types import Content, Float, PRNGKeyArray, PyTree
 
 ALGORITHMS: dict[str, Algorithm] = {
-    module.ALGORITHM.name: module.ALGORITHM for module in (ppo, a2c, sac, td3, ddpg, shac, crossq)
+    module.ALGORITHM.name: module.ALGORITHM
+    for module in (ppo, a2c, sac, td3, ddpg, shac, crossq, ppo_lagrangian)
 }
 
 
@@ -81,9 +84,11 @@ def train(
 
     Args:
         algorithm: one of ``ALGORITHMS``.
-        params: environment parameters; a stacked batch (leading axis on every leaf) is an axis.
+        params: environment parameters, or a fixture; a stacked batch (leading axis on every leaf)
+            is an axis.
         key: typed key, ``jax.random.key(seed)``, of the threefry generator.
-        env: a gymnax environment with a Box action space; None for cojax's own.
+        env: a gymnax environment with a Box action space; None for cojax's own, as a constrained
+            problem (:mod:`cojax.envs.constrained`) for an algorithm that keeps budgets.
         hyperparameters: None, a mapping, an instance, or a sequence of those (an axis); what is
             not named has the algorithm's default.
         profile: "tuned" or "published" hyperparameters for the system's family in place of the
@@ -249,9 +254,14 @@ def prepare(
     if memory_limit is not None and not memory_limit > 0:
         raise InputError(f"memory_limit: expected a number of bytes > 0, got {memory_limit}")
     if env is None:
-        from cojax.envs import ConverseEnv
+        from cojax.envs import ConverseEnv, constrained
 
-        env = ConverseEnv()
+        env, params = ConverseEnv(), getattr(params, "params", params)
+        if jax.tree_util.all_leaves([params]):
+            found = type(params).__name__
+            raise InputError(f"params: expected EnvParams or a fixture, got {found}")
+        if getattr(lookup(algorithm), "constrained", False):
+            env = constrained(env)
     hyperparameters, origin = _beneath(profile, algorithm, params, hyperparameters)
     population, sizes = grid(
         lookup(algorithm),

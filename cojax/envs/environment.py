@@ -50,6 +50,9 @@ class ConverseEnv(environment.Environment[EnvState, EnvParams]):
     set and -γ V*(s') is added to the reward, as if the oracle took over, so that V* stays the
     optimal value.
 
+    Where a system knows an end of its own (:mod:`cojax.termination`) it sets ``terminated`` too:
+    V* is 0 there.
+
     With ``terminal_value="none"`` (the paper) the time limit sets ``truncated`` alone. With
     ``"optimal"`` it is the end of a finite-horizon problem with terminal cost V*: it sets
     ``terminated`` and -γ V*(s_T) is added to the reward; the optimal value is V* at every T.
@@ -58,6 +61,11 @@ class ConverseEnv(environment.Environment[EnvState, EnvParams]):
     adds to a state inside the guard. A state that is further out (actions beyond a box that is
     not enforced, noise without a bound) or not finite is shown clipped to it, a NaN at its edge;
     reward, ``info`` and what follows are those of the true state.
+
+    A step of a system with a budget (:mod:`cojax.budgets`) also tells its measures: ``cost``, d,
+    for which the budget is :attr:`EnvParams.budget`, and ``objective``, c. The reward is
+    -(c + λ d), and both hold a share of V* where it does; :func:`cojax.envs.constrained` makes it
+    -c.
 
     Args:
         params: the default of every ``params`` below: a problem, :class:`EnvParams`.
@@ -116,15 +124,19 @@ class ConverseEnv(environment.Environment[EnvState, EnvParams]):
         s = systems.next_mean(system, state.s, action, optimum) + noise
         next_state = EnvState(time=state.time + 1, s=s)
         value = system.value(s)
-        diverged = self.is_terminated(next_state, params)
-        terminated = diverged
+        diverged = _diverged(s, params)
+        terminated = diverged | system.ended(s)
         if params.terminal_value == "optimal":
-            terminated = diverged | (next_state.time >= params.max_steps_in_episode)
+            terminated = terminated | (next_state.time >= params.max_steps_in_episode)
         reward = -system.cost_at(state.s, action, optimum)
         reward = reward - jnp.where(terminated, system.gamma * value, 0.0)
         obs, next_state = self._apply_transition_gradient_policy(shown(s, params), next_state)
-        discount = 1.0 - terminated.astype(reward.dtype)
-        return obs, next_state, reward, terminated, {"discount": discount, "diverged": diverged}
+        info = {"discount": 1.0 - terminated.astype(reward.dtype), "diverged": diverged}
+        if system.measures:
+            told = system.measured(state.s, action, optimum)
+            left = jnp.where(terminated, system.gamma * system.measured_values(s), 0.0)
+            info |= dict(zip(system.measures, told + left, strict=True))
+        return obs, next_state, reward, terminated, info
 
     def reset_env(self, key, params):
         """Draw s_0 from the initial law."""
@@ -140,9 +152,10 @@ class ConverseEnv(environment.Environment[EnvState, EnvParams]):
         return shown(state.s, self.default_params if params is None else params)
 
     def is_terminated(self, state, params):
-        """Whether the state is outside the divergence guard, or not finite."""
-        excess = params.system.value(state.s) - params.system.offset
-        return ~(excess <= params.divergence_radius**2)
+        """Whether the state is outside the divergence guard or not finite, or, in systems that
+        know an end of their own, at it.
+        """
+        return _diverged(state.s, params) | params.system.ended(state.s)
 
     def is_truncated(self, state, params):
         """Whether the time limit is reached, where it is a limit and not part of the problem."""
@@ -188,6 +201,12 @@ def shown(s: jax.Array, params: EnvParams) -> jax.Array:
     return jnp.clip(jnp.where(jnp.isnan(s), high, s), -high, high)
 
 
+def _diverged(s: jax.Array, params: EnvParams) -> jax.Array:
+    """Whether s is outside the divergence guard, or not finite."""
+    excess = params.system.value(s) - params.system.offset
+    return ~(excess <= params.divergence_radius**2)
+
+
 def _box(high: jax.Array) -> spaces.Box:
     """Box [-high, high]; of one dimension with numbers as bounds, which gymnax's wrappers need."""
     bound = high[0] if high.shape == (1,) else high
@@ -196,8 +215,9 @@ def _box(high: jax.Array) -> spaces.Box:
 
 @jax.tree_util.register_pytree_with_keys_class
 class Info(dict[str, PyTree]):
-    """What a step tells, a dict of gymnax's four entries. ``info["diverged"]`` answers too, and is
-    no entry: wrappers (gymnax's for brax) carry a dict of those four through ``lax.scan``.
+    """What a step tells, a dict of gymnax's four entries. ``info["diverged"]`` answers too, and a
+    measure such as ``info["cost"]``; they are no entries: wrappers (gymnax's for brax) carry a dict
+    of those four through ``lax.scan``.
     """
 
     def __init__(self, entries: dict[str, PyTree], aside: dict[str, PyTree]):
@@ -255,6 +275,7 @@ def autoreset(env: environment.Environment, keys, state, action, *, params) -> t
         (obs_reset, state_reset),
         (obs_step, state_step),
     )
-    aside = {"diverged": info.pop("diverged")} if "diverged" in info else {}
+    measures = getattr(getattr(params, "system", None), "measures", ())
+    aside = {name: info.pop(name) for name in ("diverged", *measures) if name in info}
     info |= {"terminated": terminated, "truncated": truncated, "final_observation": obs_step}
     return obs, state, reward, terminated, truncated, Info(info, aside)

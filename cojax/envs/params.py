@@ -115,6 +115,23 @@ class EnvParams(environment.EnvParams):
         """The system's γ, which the problem is posed with."""
         return self.system.gamma
 
+    @property
+    def budget(self) -> Float[Array, "*batch"]:
+        """D = E Σ γᵏ d(s_k, a*_k) of a system with a budget: what ``info["cost"]`` may add up to,
+        discounted; estimated where it is not known. Raises InputError for other systems.
+        """
+        system, law = self.system, self.initial_state
+        if "cost" not in system.measures:
+            raise InputError("budget: expected a system with a budget (cojax.budgets)")
+
+        def of_one(system, law):
+            return system.measured_means(*law.moments())[system.measures.index("cost")]
+
+        for _ in np.shape(system.gamma):
+            of_one = jax.vmap(of_one)
+        with _scope(system):
+            return of_one(system, law)
+
     def clip(self, action: Float[Array, "*batch m"]) -> Float[Array, "*batch m"]:
         """The action that the system receives, (..., m): the nearest in the box where there is one,
         the nearest feasible one of a system whose own limit V* knows.

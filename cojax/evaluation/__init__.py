@@ -7,8 +7,14 @@ from cojax.evaluation.aggregates import pairwise as pairwise
 from cojax.evaluation.aggregates import performance_profile as performance_profile
 from cojax.evaluation.aggregates import probability_of_improvement as probability_of_improvement
 from cojax.evaluation.aggregates import scores as scores
+from cojax.evaluation.average_cost import AverageEvaluation as AverageEvaluation
+from cojax.evaluation.average_cost import evaluate_average as evaluate_average
+from cojax.evaluation.average_cost import linear_average as linear_average
 from cojax.evaluation.comparison import Comparison as Comparison
 from cojax.evaluation.comparison import compare as compare
+from cojax.evaluation.constrained import BudgetEvaluation as BudgetEvaluation
+from cojax.evaluation.constrained import front as front
+from cojax.evaluation.constrained import on_budget as on_budget
 from cojax.evaluation.control_variates import estimator_efficiency as estimator_efficiency
 from cojax.evaluation.diagnosis import Diagnosis as Diagnosis
 from cojax.evaluation.diagnosis import diagnose as diagnose

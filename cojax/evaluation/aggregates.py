@@ -25,7 +25,7 @@ from cojax import errors
 from cojax.errors import InputError
 from cojax.evaluation.crossed import Student, draw_seeds, runs_of_resampled_trials
 from cojax.evaluation.intervals import CONFIDENCE, Interval, difference
-from cojax.evaluation.metrics import METRIC, NEVER_NEGATIVE, WORST, cell_of, summarize
+from cojax.evaluation.metrics import METRIC, NEVER_NEGATIVE, cell_of, metrics_of, summarize, worst
 from cojax.types import Float, Row
 
 if TYPE_CHECKING:
@@ -43,14 +43,18 @@ def scores(evaluation: Evaluation, metric: str = METRIC) -> dict[str, Float[np.n
     """Scores of each policy of an ``evaluation``.
 
     Policies of several settings are named "policy (k)". Metrics for which more is better change
-    sign. Raises ValueError for an unknown metric.
+    sign. Raises ValueError for an unknown metric, and one that some system does not have.
     """
-    errors.one_of("metric", metric, WORST)
-    sign = 1.0 if WORST[metric] > 0 else -1.0
+    errors.one_of("metric", metric, metrics_of(evaluation.trials))
+    values = evaluation.trials[metric]
+    if (lacking := np.isnan(values).any(axis=(1, 2))).any():
+        system = evaluation.fixtures[int(np.argmax(lacking))]
+        raise InputError(f"metric {metric}: expected one of all systems, got none of {system}")
+    sign = 1.0 if worst(metric) > 0 else -1.0
     out = {}
     for (policy, setting), members in evaluation.populations().items():
         name = policy if setting is None else f"{policy} ({setting})"
-        out[name] = sign * evaluation.trials[metric][:, members]
+        out[name] = sign * values[:, members]
     return out
 
 
@@ -60,7 +64,7 @@ def floors(evaluation: Evaluation, metric: str = METRIC) -> Float[np.ndarray, " 
     No difference within them is claimed; 0 where a fixture has no certificate. Raises ValueError
     for an unknown metric.
     """
-    errors.one_of("metric", metric, WORST)
+    errors.one_of("metric", metric, metrics_of(evaluation.trials))
     values = evaluation.trials["optimal_value"]
     given = evaluation.floors or [None] * len(evaluation.fixtures)
     return np.array([in_units_of(metric, *pair) for pair in zip(given, values, strict=True)])
@@ -157,7 +161,7 @@ def over_systems(x: Scores, metric: str = METRIC) -> Row:
     F, and ``complete``, how many of them no trial failed on. Raises as :func:`aggregate` does.
     """
     x = _checked(x)
-    sign = 1.0 if WORST[metric] > 0 else -1.0
+    sign = 1.0 if worst(metric) > 0 else -1.0
     complete = int(np.isfinite(x).all(axis=(1, 2)).sum())
     if len(x) == 1:
         cell = summarize({metric: sign * x[0], "failed": ~np.isfinite(x[0])}, {})[metric]

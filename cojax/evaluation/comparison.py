@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from cojax import errors
 from cojax.errors import InputError
 from cojax.evaluation.aggregates import compare_pair, in_units_of, judged
-from cojax.evaluation.metrics import METRIC, WORST, flat
+from cojax.evaluation.metrics import METRIC, METRICS, flat, metrics_of
 from cojax.evaluation.provenance import DECIDING, Results, load, of_evaluation
 from cojax.evaluation.result import Evaluation
 from cojax.types import Row
@@ -94,8 +94,8 @@ def compare(
     Raises ValueError, one line with all reasons, where streams, fixtures, horizons or precision
     differ, for an unknown metric or policy, and where no pair is left.
     """
-    errors.one_of("metric", metric, WORST)
     first = _results(a, "the first evaluation")
+    errors.one_of("metric", metric, [*METRICS, *metrics_of(first.trials.columns)])
     second = first if b is None else _results(b, "the second evaluation")
     for side in (first, second):
         if metric not in side.trials:

@@ -211,8 +211,10 @@ def _on_host(
     alive = jnp.ones(len(keys), bool)
     carry = jax.vmap(initial_state, (None, 0))(params, keys), alive, alive
     rows = []
+    actions = getattr(params.system, "actions", None)
+    lists = None if actions is None else np.asarray(actions)
     for k in range(horizon):
-        a = policy.actions(np.asarray(carry[0]), params.system.action_dim)
+        a = policy.actions(np.asarray(carry[0]), params.system.action_dim, lists)
         carry, row = _host_step(params, keys, carry, np.int32(k), a=a)
         rows.append(jax.device_get(row))
     found = jax.tree.map(lambda *x: np.stack(x, axis=1), *rows)

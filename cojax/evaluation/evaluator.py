@@ -35,7 +35,7 @@ from cojax.envs.params import require_sound
 from cojax.errors import InputError
 from cojax.evaluation.control_variates import control
 from cojax.evaluation.members import PolicySet, by_fixture, gather
-from cojax.evaluation.metrics import CONTROLLED, TAIL, WORST
+from cojax.evaluation.metrics import CONTROLLED, TAIL, WORST, worst
 from cojax.evaluation.named_systems import group_by_shape, named_systems, scope
 from cojax.evaluation.result import Evaluation, beside
 from cojax.evaluation.rollout import (
@@ -46,6 +46,7 @@ from cojax.evaluation.rollout import (
     Keys,
     PolicyGroup,
     Trials,
+    measures_of,
     run,
     run_on_host,
     trial_keys,
@@ -190,6 +191,7 @@ def _by_shape(
             starts = _initial_states(initial_states, batch)
             meet = partial(Trials, batch, horizons=horizons, target=jnp.float32(target))
             group = players.program(batch, indices)
+            measures = measures_of(batch.system)
             raw = _run_group(
                 group,
                 players,
@@ -199,16 +201,17 @@ def _by_shape(
                 num_trials=num_trials,
                 chunk=chunk or _chunk(batch, group[0]),
                 controls=controls,
+                measures=measures,
                 tell=partial(_of_some, tell, done, len(indices)),
             )
             done += num_trials * len(indices)
             if controls:
                 raw["controlled"] = control(raw, singles, starts, key)
         dtypes.add(str(batch.system.gamma.dtype))
-        found = _trials(raw, players.oracle, len(players.members))
+        found = _trials(raw, players.oracle, len(players.members), measures)
         for name, values in {**found, "horizons": np.asarray(horizons)}.items():
-            every = trials.setdefault(name, np.empty((len(systems), *values.shape[1:])))
-            every[indices] = values
+            nothing = np.full((len(systems), *values.shape[1:]), np.nan)  # of measures of others
+            trials.setdefault(name, nothing)[indices] = values
     return trials, dtypes
 
 
@@ -237,6 +240,7 @@ def _run_group(
     num_trials: int,
     chunk: int,
     controls: bool,
+    measures: tuple[str, ...],
     tell: Callable[[float], object],
 ) -> dict[str, np.ndarray]:
     """Systems of one shape, chunk by chunk over trials; arrays (F, M, N) in float64."""
@@ -253,9 +257,9 @@ def _run_group(
             hosted = run_on_host(players.hosts, meet(own, s0 if s0 is None else s0[:few]), controls)
             on_host.append(jax.tree.map(np.asarray, hosted))
         tell(min(first + chunk, num_trials))
-    raw = {name: array[..., :num_trials] for name, array in _joined(pieces).items()}
+    raw = {name: array[..., :num_trials] for name, array in _joined(pieces, measures).items()}
     if on_host:
-        hosted = _joined(on_host)
+        hosted = _joined(on_host, measures)
         for name, array in raw.items():
             if name not in OF_ALL:
                 both = np.concatenate([array, hosted[name]], axis=-2)
@@ -263,7 +267,7 @@ def _run_group(
     return raw
 
 
-def _joined(pieces: list[dict[str, PyTree]]) -> dict[str, np.ndarray]:
+def _joined(pieces: list[dict[str, PyTree]], measures: tuple[str, ...]) -> dict[str, np.ndarray]:
     """Chunks side by side along the trials, in float64, each array (F, M or 1, N or 1)."""
     raw = {}
     for name in pieces[0]:
@@ -276,11 +280,14 @@ def _joined(pieces: list[dict[str, PyTree]]) -> dict[str, np.ndarray]:
         if raw[name].ndim == 2:
             raw[name] = raw[name][:, None]
     sums = raw.pop("sums")
-    raw |= {term: sums[:, i] for i, term in enumerate(TERMS)}
-    return raw | {"controls": sums[:, len(TERMS) :]}
+    terms = (*TERMS, *measures)
+    raw |= {term: sums[:, i] for i, term in enumerate(terms)}
+    return raw | {"controls": sums[:, len(terms) :]}
 
 
-def _trials(raw: dict[str, np.ndarray], oracle: int, num_members: int) -> dict[str, np.ndarray]:
+def _trials(
+    raw: dict[str, np.ndarray], oracle: int, num_members: int, measures: tuple[str, ...]
+) -> dict[str, np.ndarray]:
     """Metrics of every trial from the program's sums; the oracle's row serves coupled regret."""
     value, cost = raw["optimal_value"], raw["discounted_cost"]
     gap = raw["advantage"]
@@ -301,6 +308,7 @@ def _trials(raw: dict[str, np.ndarray], oracle: int, num_members: int) -> dict[s
         }
     failed = raw["status"] != ALIVE
     trials = {name: np.where(failed, WORST[name], metrics[name]) for name in WORST}
+    trials |= {name: np.where(failed, worst(name), raw[name]) for name in measures}
     if "controlled" in raw:
         trials[CONTROLLED] = np.where(failed, np.inf, raw["controlled"])
     tail, steps = raw["final_discount"] * raw["final_value"], np.maximum(raw["steps"], 1.0)

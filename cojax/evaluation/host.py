@@ -49,14 +49,20 @@ class HostPolicy:
         """The policy for trials that begin together, its memory empty."""
         return self if self.begin is None else dataclasses.replace(self, function=self.begin())
 
-    def actions(self, obs: Float[np.ndarray, "B d"], num_actions: int) -> Float[np.ndarray, "B m"]:
-        """Actions, m = ``num_actions``, at observations.
+    def actions(
+        self,
+        obs: Float[np.ndarray, "B d"],
+        num_actions: int,
+        lists: Float[np.ndarray, "*B k m"] | None = None,
+    ) -> Float[np.ndarray, "B m"]:
+        """Actions, m = ``num_actions``, at observations; where there are ``lists`` of actions,
+        one for all or each, those of the indices (B,) that the function may give instead.
 
         Both arrays are copies: the function may write into what it is given, and go on using what
         it gave.
 
-        Raises ValueError, one line, for another shape, what is no number, and where the function
-        fails.
+        Raises ValueError, one line, for another shape, what is no number, an index that is not in
+        the list, and where the function fails.
         """
         try:
             actions = np.array(self.function(np.array(obs)))
@@ -65,6 +71,15 @@ class HostPolicy:
         except Exception as error:
             where = f"policy {self.name}: it failed on observations of shape {obs.shape}"
             raise InputError(f"{where}: {one_line(error)}") from error
+        if lists is not None and actions.shape == (len(obs),) and actions.dtype.kind in "iu":
+            k, m = lists.shape[-2:]
+            if not ((actions >= 0) & (actions < k)).all():
+                raise InputError(
+                    f"policy {self.name}: expected indices in [0, {k - 1}], got "
+                    f"{actions.min()} … {actions.max()}"
+                )
+            own = np.broadcast_to(lists, (len(obs), k, m))
+            return own[np.arange(len(obs)), actions]
         expected = (len(obs), num_actions)
         if actions.shape != expected or actions.dtype.kind not in "iuf":
             raise InputError(

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from cojax import streams
+from cojax.action_lists import chosen
 from cojax.envs import EnvParams, unstack
 from cojax.errors import InputError
 from cojax.evaluation.host import HostPolicy, host_policy, is_host, refuse_memory
@@ -45,6 +46,18 @@ class Blind:
     def __call__(self, params: PyTree, optimum: Optimum, s: Array, key: PRNGKeyArray) -> Array:
         """The action at s, (m,)."""
         return self.apply(params, s, key)
+
+
+@dataclasses.dataclass(frozen=True)
+class ByIndex:
+    """An ``act`` that gives indices, as one that gives actions; its params come with the list."""
+
+    act: Act
+
+    def __call__(self, params: PyTree, optimum: Optimum, s: Array, key: PRNGKeyArray) -> Array:
+        """The action at s, (m,)."""
+        own, actions = params
+        return chosen(actions, self.act(own, optimum, s, key))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -267,12 +280,14 @@ def player(policy: Policy | ReferencePolicy, env_params: EnvParams) -> tuple[Act
         act, own = policy.act, policy.make_params(env_params)
     else:
         act, own = Blind(policy.apply), policy.params
-    check_action(policy.name, act, own, env_params)
+    if check_action(policy.name, act, own, env_params):
+        return ByIndex(act), (own, env_params.system.actions)  # pyright: ignore
     return act, own
 
 
-def check_action(name: str, act: Act, params: PyTree, env_params: EnvParams) -> None:
-    """Refuse a policy whose action for one observation is not a vector of the right length.
+def check_action(name: str, act: Act, params: PyTree, env_params: EnvParams) -> bool:
+    """Refuse a policy whose action for one observation is not a vector of the right length, nor,
+    where the actions of the system are a list, an index into it: whether it is.
 
     ``params`` are those of ``act`` for one system, or their shapes. Raises InputError, one line.
     """
@@ -288,6 +303,10 @@ def check_action(name: str, act: Act, params: PyTree, env_params: EnvParams) -> 
             f"policy {name}: it cannot take an observation of shape ({d},): {reason}"
         ) from error
     shape = getattr(found, "shape", None)
+    listed = getattr(system, "actions", None) is not None
+    if listed and shape == () and jnp.issubdtype(found.dtype, jnp.integer):  # pyright: ignore
+        return True
     if shape != (m,):
         got = f"a {type(found).__name__}" if shape is None else shape
         raise InputError(f"policy {name}: expected an action of shape ({m},), got {got}")
+    return False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import numpy.typing as npt
 
@@ -39,7 +41,36 @@ WORDS = {  # of a trial, as captions say it
 }
 TAIL = "tail_value"  # γᵀ V*(s_T): the scale of what a finite horizon cuts from the gap
 CONTROLLED = "suboptimality_controlled"  # of evaluations that were asked for it
+MEASURED = {  # sums of what a system measures beside its cost, by how their names begin
+    "measured": "discounted sum Σ γᵏ of {}",
+    "excess": "expected Σ γᵏ of {} beyond that of π*, Σ γᵏ A_m(s, a)",
+}
 NEVER_NEGATIVE = {"suboptimality", "relative_suboptimality", "action_distance", "time_to_target"}
+
+
+def is_measured(name: str) -> bool:
+    """Whether a column of trials is a sum of a measure: ``measured_cost``, ``excess_cost``, …"""
+    kind, _, measure = name.partition("_")
+    return kind in MEASURED and bool(measure)
+
+
+def worst(name: str) -> float:
+    """What a failed trial scores in a metric, sums of measures among them."""
+    return np.inf if is_measured(name) else WORST[name]
+
+
+def metrics_of(columns: Iterable[str]) -> list[str]:
+    """The metrics among ``columns`` of trials: those of every system, then sums of measures."""
+    columns = list(columns)
+    return [n for n in METRICS if n in columns] + [n for n in columns if is_measured(n)]
+
+
+def words(name: str) -> str:
+    """What a metric is, as captions say it."""
+    if not is_measured(name):
+        return WORDS[name]
+    kind, _, measure = name.partition("_")
+    return MEASURED[kind].format(f"the {measure}")
 
 
 def summarize(cells: dict[str, np.ndarray], options: Row) -> Row:
@@ -47,7 +78,7 @@ def summarize(cells: dict[str, np.ndarray], options: Row) -> Row:
 
     ``options`` are those of :func:`cojax.evaluation.intervals.interval_of_mean`.
     """
-    metrics = [name for name in METRICS if name in cells]
+    metrics = [n for n in metrics_of(cells) if not np.isnan(cells[n]).all()]
     failed = cells["failed"].astype(bool)
     row: Row = {"num_trials": failed.shape[1]}
     if failed.shape[0] > 1:
@@ -61,7 +92,7 @@ def summarize(cells: dict[str, np.ndarray], options: Row) -> Row:
         row |= _intervals([CONTROLLED], cells[CONTROLLED][None], options)
     if not failed.any():
         return row | _intervals(metrics, values, options)
-    row |= {name: cell_of(WORST[name], WORST[name], WORST[name]) for name in metrics}
+    row |= {name: cell_of(worst(name), worst(name), worst(name)) for name in metrics}
     completed = ~failed.any(axis=0)
     names = [f"{name}_completed" for name in metrics]
     if not completed.any():
@@ -73,8 +104,8 @@ def _intervals(names: list[str], values: np.ndarray, options: Row) -> Row:
     """Intervals of several metrics, (metrics, S, N), under the names given."""
     # where V*(s_0) is 0 a share of it may be infinite, and then so is the mean
     finite = np.array([np.isfinite(own).all() for own in values])
-    worst = [WORST.get(name.removesuffix("_completed"), np.inf) for name in names]
-    cells = {n: cell_of(w, w, w) for n, w, ok in zip(names, worst, finite, strict=True) if not ok}
+    ends = [WORST.get(name.removesuffix("_completed"), np.inf) for name in names]
+    cells = {n: cell_of(w, w, w) for n, w, ok in zip(names, ends, finite, strict=True) if not ok}
     if not finite.any():
         return cells
     names, values = np.asarray(names)[finite].tolist(), values[finite]

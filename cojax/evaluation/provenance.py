@@ -22,7 +22,7 @@ import numpy as np
 
 from cojax import streams
 from cojax.errors import InputError
-from cojax.evaluation.metrics import METRIC, WORST
+from cojax.evaluation.metrics import METRIC, WORST, worst
 from cojax.io import files, json_text, tables
 from cojax.io.provenance import machine
 from cojax.types import Content, Float, Json, Row
@@ -104,7 +104,7 @@ class Results(NamedTuple):
         frame = self.trials
         chosen = (frame["fixture"] == fixture) & (frame["policy"] == policy)
         num_trials = len(np.unique(np.asarray(frame.loc[chosen, "trial"])))
-        sign = 1.0 if WORST[metric] > 0 else -1.0
+        sign = 1.0 if worst(metric) > 0 else -1.0
         return sign * np.asarray(frame.loc[chosen, metric], np.float64).reshape(-1, num_trials)
 
     def policies(self, fixture: str) -> list[str]:

@@ -54,7 +54,9 @@ class Evaluation:
             V*(s_0), ``steps`` taken, ``saturated`` share of action components at the bound,
             ``reached`` the target set, ``failed``, ``diverged`` (stopped by the guard) and
             ``nonfinite``, the last four 0 or 1; ``tail_value``, γᵀ V*(s_T); and, where control
-            variates were asked for, ``suboptimality_controlled``.
+            variates were asked for, ``suboptimality_controlled``. Of systems with measures
+            (:mod:`cojax.budgets`) each sum, ``measured_NAME``, and ``excess_NAME`` where its
+            optimum is known; NaN on systems without it.
             The gaps are of the policy that hands over to π* at the horizon T. That of the policy
             itself is larger by γᵀ E[V^π(s_T) - V*(s_T)]: by at most ρ times the mean tail value
             where V^π <= (1 + ρ) V* on the states reached then.
@@ -289,7 +291,9 @@ def beside(alone: Sequence[Evaluation]) -> Evaluation:
                 f"{len(first.members)} members on {first.fixtures[0]} and {len(one.members)} on "
                 f"{one.fixtures[0]}"
             )
-    together = {n: np.concatenate([one.trials[n] for one in alone]) for n in first.trials}
+    names = dict.fromkeys(n for one in alone for n in one.trials)
+    nothing = np.full_like(first.trials["failed"], np.nan)  # of a measure of others
+    together = {n: np.concatenate([one.trials.get(n, nothing) for one in alone]) for n in names}
     return dataclasses.replace(
         first,
         fixtures=tuple(name for one in alone for name in one.fixtures),

@@ -18,9 +18,10 @@ import numpy as np
 from jax import lax
 
 from cojax import streams
+from cojax.action_lists import chosen
 from cojax.envs import EnvParams
 from cojax.evaluation.host import HostPolicy
-from cojax.system import Optimum, next_mean
+from cojax.system import Optimum, System, next_mean
 from cojax.types import Array, Float, Int, PRNGKeyArray, PyTree
 
 SATURATED = 0.999  # of the action limit: a squashed policy comes close without meeting it
@@ -87,6 +88,12 @@ class Trials(NamedTuple):
     target: Float[Array, ""]
 
 
+def measures_of(system: System) -> tuple[str, ...]:
+    """Names of the sums of a system's measures: Σ γᵏ m, and where they are known Σ γᵏ A_m."""
+    kinds = ("measured", "excess") if system.measures_known else ("measured",)
+    return tuple(f"{kind}_{name}" for kind in kinds for name in system.measures)
+
+
 OVER_FIXTURES = Trials(0, None, None, 0, None)  # pyright: ignore[reportArgumentType]
 
 
@@ -114,6 +121,7 @@ def run(
     controls: bool = False,
 ) -> dict[str, PyTree]:
     """Sums of every metric's terms, ``sums`` of shape (F, len(TERMS), M, N), and how trials ended.
+    Those of :func:`measures_of` the systems follow, where they have any.
 
     Args:
         groups: what acts; their members in order make the M axis.
@@ -127,6 +135,7 @@ def run(
 
     def of_fixture(group_params, trials):
         num_members = sum(group.num_members for group in groups)
+        actions = getattr(trials.params.system, "actions", None)
         state, bounds, begun = _start(num_members, controls, trials)
 
         def body(k, state):
@@ -134,7 +143,7 @@ def run(
             # expression that the compiler may evaluate twice with different roundings. So an
             # action that is a* differs from a* by exactly 0. Round -1 fills it in at s_0.
             noise_keys, policy_keys = _lanes(partial(_fold_in, k))(trials.keys.roots)
-            a = _act(groups, group_params, state, policy_keys)
+            a = _act(groups, group_params, state, policy_keys, actions=actions)
             return _advance(trials.params, noise_keys, bounds, k, state=state, a=a)
 
         state = lax.fori_loop(-1, longest, body, state)
@@ -158,7 +167,8 @@ def _start(
     value0 = jax.vmap(system.value)(s0)
     bounds = Bounds(trials.horizons, trials.target**2 * (value0 - system.offset))
     shape = (num_members, N)
-    zero = jnp.zeros((len(TERMS) + 2 * d * controls, *shape), value0.dtype)
+    num_terms = len(TERMS) + len(measures_of(system)) + 2 * d * controls
+    zero = jnp.zeros((num_terms, *shape), value0.dtype)
     start = jnp.broadcast_to(s0, (*shape, d))
     state = State(
         s=start,
@@ -218,7 +228,9 @@ def _advance(
     terms = jnp.concatenate(
         [discounted[:1], cost[None], discounted[1:], jnp.stack([advantage, saturated, one])]
     )
-    if len(state.sums.high) > len(TERMS):
+    if system.measures:
+        terms = jnp.concatenate([terms, weight * _measured(system, s, a, optimum=optimum)])
+    if len(state.sums.high) > len(terms):
         variates = jnp.concatenate([noise, mean * noise], axis=-1)
         variates = weight * system.gamma * jnp.moveaxis(variates, -1, 0)
         terms = jnp.concatenate([terms, variates])
@@ -231,6 +243,17 @@ def _advance(
         sums=state.sums.add(jnp.where(running & finite, terms, 0.0)),
         entered=jnp.where(entered, k + 1, state.entered),
     )
+
+
+def _measured(
+    system: System, s: Float[Array, "M N d"], a: Float[Array, "M N m"], *, optimum: Optimum
+) -> Float[Array, "k M N"]:
+    """What the sums of :func:`measures_of` are made of."""
+    found = _lanes(system.measured)(s, a, optimum)
+    if system.measures_known:
+        excess = _lanes(system.measured_excess)(s, a - optimum.action, optimum)
+        found = jnp.concatenate([found, excess], axis=-1)
+    return jnp.moveaxis(found, -1, 0)
 
 
 # --- policies on the host ------------------------------------------------------------------------
@@ -249,12 +272,13 @@ def run_on_host(
     state, bounds, begun = _host_start(len(policies), controls, trials)
     F, M, N, d = state.s.shape
     policies = [policy.begun() for policy in policies]
-    a = np.zeros((F, M, N, m), state.s.dtype)
+    a, actions = np.zeros((F, M, N, m), state.s.dtype), getattr(params.system, "actions", None)
+    lists = None if actions is None else np.repeat(np.asarray(actions), N, axis=0)  # (F N, k, m)
     for k in range(-1, int(np.max(np.asarray(trials.horizons)))):
         if k >= 0:
             obs = np.asarray(state.s)
             for j, policy in enumerate(policies):
-                a[:, j] = policy.actions(obs[:, j].reshape(F * N, d), m).reshape(F, N, m)
+                a[:, j] = policy.actions(obs[:, j].reshape(F * N, d), m, lists).reshape(F, N, m)
         state = _host_step(params, noise_roots, bounds, np.int32(k), state=state, a=a)
     return _host_finish(params, bounds, state) | begun
 
@@ -280,9 +304,9 @@ _host_finish = jax.jit(jax.vmap(_finish))
 # --- parts ---------------------------------------------------------------------------------------
 
 
-def _act(groups, group_params, state: State, keys: Array) -> Float[Array, "M N m"]:
+def _act(groups, group_params, state: State, keys: Array, *, actions) -> Float[Array, "M N m"]:
     """Actions of all members, each group by its own function."""
-    actions, first = [], 0
+    made, first = [], 0
     for group, params in zip(groups, group_params, strict=True):
         lanes = slice(first, first + group.num_members)
         first += group.num_members
@@ -290,8 +314,11 @@ def _act(groups, group_params, state: State, keys: Array) -> Float[Array, "M N m
         over_trials = jax.vmap(group.act, in_axes=(None, 0, 0, 0))
         over_members = jax.vmap(over_trials, in_axes=(0, 0, 0, None))
         shared = jax.random.clone(keys)  # the same for every group, and meant to be
-        actions.append(over_members(params, *seen, shared).astype(state.s.dtype))
-    return jnp.concatenate(actions)
+        given = over_members(params, *seen, shared)
+        if given.ndim == 2:  # indices
+            given = chosen(actions, given)
+        made.append(given.astype(state.s.dtype))
+    return jnp.concatenate(made)
 
 
 def _lanes(function: Callable[..., PyTree]) -> Callable[..., PyTree]:

@@ -1,5 +1,5 @@
 """Families: geometry only; the construction itself is :mod:`cojax.quadratic`, or for arms with true
-kinematics :mod:`cojax.kinematic`.
+kinematics :mod:`cojax.kinematic`. Families of given drifts stand apart: :mod:`cojax.free_drift`.
 
 A family of your own is a :class:`cojax.quadratic.Geometry`; ``register`` adds it, and so does the
 entry point ``cojax.families`` of an installed package (:mod:`cojax.plugins`).
@@ -17,11 +17,14 @@ from cojax.errors import InputError, one_line
 from cojax.families.aerial import Aerial, PlanarAerial
 from cojax.families.arm import ConverseArm
 from cojax.families.double_integrator import DoubleIntegrator
+from cojax.families.isotropic import Isotropic
 from cojax.families.kinematic_arm import KinematicArm
 from cojax.families.manipulator import Manipulator
 from cojax.families.nvdex import NVDEx
+from cojax.families.pendulums import Pendulums
 from cojax.families.point_mass import PointMass
 from cojax.families.unicycle import Unicycle
+from cojax.free_drift import DriftFamily
 from cojax.quadratic import Geometry
 
 FAMILIES: dict[str, type[Geometry]] = {
@@ -34,9 +37,11 @@ FAMILIES: dict[str, type[Geometry]] = {
     "KinematicArm": KinematicArm,
     "PlanarAerial": PlanarAerial,
     "Aerial": Aerial,
+    "Isotropic": Isotropic,
 }
 
 BUILT_IN = tuple(FAMILIES)
+DRIFTS: dict[str, type[DriftFamily]] = {"Pendulums": Pendulums}  # of cojax.free_drift
 
 
 def problem(name: str, family: object) -> str | None:
@@ -109,4 +114,13 @@ def register(family: type[Geometry]) -> type[Geometry]:
 
 FAMILIES.update(plugins.load("cojax.families", problem, FAMILIES))
 
-__all__ = ["BUILT_IN", "FAMILIES", "problem", "register", "traced_problem", *BUILT_IN]  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = [
+    "BUILT_IN",
+    "DRIFTS",
+    "FAMILIES",
+    "problem",
+    "register",
+    "traced_problem",
+    *BUILT_IN,
+    *DRIFTS,
+]  # pyright: ignore[reportUnsupportedDunderAll]

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from cojax import errors
 from cojax.errors import InputError
-from cojax.evaluation.metrics import WORDS, WORST
+from cojax.evaluation.metrics import metrics_of, words, worst
 from cojax.evaluation.result import Evaluation
 from cojax.report import style
 from cojax.report.style import COLUMN, GREY, PAGE, colour
@@ -27,7 +27,7 @@ def evaluation_figure(evaluation: Evaluation, path: str | Path | None, metric: s
 
     A policy that failed in some trial has its place in a lane of its own, at the worse end.
     """
-    errors.one_of("metric", metric, WORST)
+    errors.one_of("metric", metric, metrics_of(evaluation.trials))
     if path is not None and Path(path).suffix not in SUFFIXES:
         raise InputError(f"{path}: expected a name that ends in {', '.join(SUFFIXES)}")
     shown = evaluation.fixtures[:MOST]
@@ -48,7 +48,7 @@ def evaluation_figure(evaluation: Evaluation, path: str | Path | None, metric: s
         left = len(evaluation.fixtures) - len(shown)
         note = f"; {left} more systems are not drawn" if left else ""
         drawing.supxlabel(
-            f"{WORDS[metric]}\nmean and 95% interval, {evaluation.num_trials} paired trials{note}",
+            f"{words(metric)}\nmean and 95% interval, {evaluation.num_trials} paired trials{note}",
             fontsize=8,
         )
         if path is not None:
@@ -70,7 +70,7 @@ def _panel(axis: Axes, rows: list[Row], metric: str) -> None:
         pad = 0.06 * (high - low) or 1.0
         low, high = low - pad, high + pad
     lost = any(not np.isfinite(cell["mean"]) for cell in found)
-    worse_is_right = WORST[metric] > 0
+    worse_is_right = worst(metric) > 0
     lane = _lane(axis, low, high, right=worse_is_right) if lost else 0.0
     for k, (row, cell) in enumerate(zip(rows, found, strict=True)):
         if not np.isfinite(cell["mean"]):

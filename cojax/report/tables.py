@@ -16,7 +16,7 @@ import numpy as np
 
 from cojax import errors
 from cojax.evaluation.aggregates import compare_pair, floors, judged, over_systems, scores
-from cojax.evaluation.metrics import METRIC, WORDS, summarize
+from cojax.evaluation.metrics import METRIC, summarize, words
 from cojax.evaluation.result import Evaluation
 from cojax.report.printing import cell_text, of_systems
 from cojax.types import Float, Row
@@ -227,8 +227,8 @@ def of_what(evaluation: Evaluation) -> str:
 
 
 def _sentence(metric: str) -> str:
-    words = WORDS[metric]
-    return f"{words[0].upper()}{words[1:]} ({metric})"
+    said = words(metric)
+    return f"{said[0].upper()}{said[1:]} ({metric})"
 
 
 def evaluation_words(evaluation: Evaluation, most: int = 4) -> str:

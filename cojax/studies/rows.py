@@ -9,7 +9,7 @@ import numpy as np
 from scipy import stats
 
 from cojax.agents.run import over_seeds
-from cojax.evaluation.metrics import METRICS, summarize
+from cojax.evaluation.metrics import METRICS, is_measured, summarize
 from cojax.studies.members import Group
 from cojax.types import Array, Float, Row
 
@@ -96,7 +96,7 @@ def flat_rows(rows: Sequence[Row]) -> pd.DataFrame:
         for name, value in row.items():
             if isinstance(value, dict):
                 line |= {f"{name}_{part}": number for part, number in value.items()}
-            elif name.removesuffix("_completed") not in METRICS:
+            elif not is_measured(name) and name.removesuffix("_completed") not in METRICS:
                 line[name] = value
         flat.append(line)
     return pd.DataFrame(flat)
