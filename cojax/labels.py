@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 Labels = tuple[list[str], list[str]]
 
@@ -89,3 +90,21 @@ KNOWN: dict[str, Callable[[Mapping[str, int]], Labels]] = {
     ),
     "DoubleIntegrator": _listed(["position [-]", "velocity [-]"], ["force [-]"]),
 }  # fmt: skip
+
+
+def remembered(extension: Mapping[str, Any], actions: list[str]) -> list[str]:
+    """What follows the states of the base, of a fixture's field ``extension``, beside the names of
+    ``actions``; names of its systems are the same.
+    """
+    kind = extension["kind"]
+    if kind in ("action-rate", "delay"):
+        return [f"last {name}" for name in actions]
+    if kind == "markov-jump":
+        return [f"mode {i + 1} [-]" for i in range(len(extension["modes"]))]
+    if kind == "disturbance":
+        return [f"disturbance {i + 1}" for i in range(len(extension["effect"][0]))]
+    if kind == "termination":
+        return ["ended [-]"]
+    if kind in ("finite-horizon", "risk"):
+        return [f"step / {1 << (int(extension['T']) - 1).bit_length()} [-]"]
+    return []

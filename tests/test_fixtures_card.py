@@ -76,6 +76,16 @@ def test_what_is_read_quickly_is_what_is_loaded():
         assert relative(float(line.split()[-1]), offset) < 1e-5
 
 
+def test_what_a_system_remembers_is_called_the_same():
+    kinds = set()
+    for name in shipped():
+        content, names = card.read(name)
+        if "extension" in content and content["extension"]["kind"] not in kinds:
+            kinds.add(content["extension"]["kind"])
+            assert names == load_fixture(name).system().labels(), name
+    assert {"action-rate", "delay", "markov-jump", "disturbance", "termination", "game"} <= kinds
+
+
 def test_drafts_and_edited_files_are_checked_in_full(tmp_path):
     draft = tmp_path / "draft.yaml"
     save_fixture(load_fixture(ARM).with_changes(gamma=0.5, id="draft"), draft)
