@@ -4,7 +4,7 @@
 
 One joint with noise on both rows, actions within a limit that V* knows, T = 10 steps, γ = 1. For
 each λ = 2θ λ_max(ΣP), 1 being where no cost is finite, the drift is another, with the same sᵀP s.
-Both learners are ``risk-ppo`` with the same settings on the same system: one is told θ, the other
+Both learners are ``risk_ppo`` with the same settings on the same system: one is told θ, the other
 θ = 0, since the policy of least expected cost of these dynamics is not known. Gaps are
 J_θ(π) - J_θ* by tilted rollouts, relative to V*, the mean over seeds; ``zero`` and the LQR of the
 linearisation beside them. The first line is what a step costs, as a multiple of the arm's.
@@ -128,7 +128,7 @@ def main() -> None:
         params, policies = problem(share), {"zero": "zero", "lqr": "lqr"}
         for name, own in LEARNERS.items():
             run = cojax.train(
-                "risk-ppo", params, jax.random.key(0), num_seeds=options.seeds,
+                "risk_ppo", params, jax.random.key(0), num_seeds=options.seeds,
                 total_timesteps=options.steps, hyperparameters=own, progress=None,
             )  # fmt: skip
             policies[name] = run.policy

@@ -30,7 +30,7 @@ from typing import TypeVar
 
 from cojax.errors import InputError, one_line
 
-ALGORITHMS = ("ppo", "a2c", "sac", "td3", "ddpg", "crossq", "shac", "risk-ppo")  # ours, by name
+ALGORITHMS = ("ppo", "a2c", "sac", "td3", "ddpg", "crossq", "shac", "risk_ppo")  # ours, by name
 asked: list[str] = []  # modules that a command was told to import
 
 T = TypeVar("T")

@@ -520,7 +520,7 @@ def test_without_risk_it_is_ppo_to_the_bit():
     options = {"num_envs": 8, "num_seeds": None, "total_timesteps": 512, "progress": None}
     runs = [
         cojax.train(name, params, jax.random.key(0), hyperparameters=h, **options)
-        for name, h in (("ppo", {}), ("risk-ppo", {"theta": 0.0, "gae_lambda": 0.925}))
+        for name, h in (("ppo", {}), ("risk_ppo", {"theta": 0.0, "gae_lambda": 0.925}))
     ]
     for a, b in zip(*(jax.tree.leaves(run.policy.params) for run in runs), strict=True):
         np.testing.assert_array_equal(a, b)
@@ -549,10 +549,10 @@ def test_a_learner_that_is_told_of_risk_leaves_less_of_it():
     law = system.initial_law(Uniform(jnp.full(2, -1.0), jnp.full(2, 1.0)))
     params = env_params(system, law, max_steps_in_episode=10, terminal_value="optimal")
     mean = {}
-    for name in ("ppo", "risk-ppo"):
+    for name in ("ppo", "risk_ppo"):
         run = cojax.train(
             name, params, jax.random.key(0), num_seeds=3, total_timesteps=500_000, progress=None
         )
         gaps = [row["risk_gap"] for row in risk_gap([run.policy], params, 4096)]
         mean[name] = np.mean([np.inf if gap is None else gap for gap in gaps])
-    assert mean["risk-ppo"] < 0.5 * mean["ppo"]
+    assert mean["risk_ppo"] < 0.5 * mean["ppo"]

@@ -38,4 +38,4 @@ def estimate(
     return returns.exponential_gae(*args, **options, **more)  # pyright: ignore
 
 
-ALGORITHM = on_policy.make("risk-ppo", RiskPPO, ppo.loss, estimate)
+ALGORITHM = on_policy.make("risk_ppo", RiskPPO, ppo.loss, estimate)
