@@ -125,7 +125,7 @@ class ConverseEnv(environment.Environment[EnvState, EnvParams]):
         next_state = EnvState(time=state.time + 1, s=s)
         value = system.value(s)
         diverged = _diverged(s, params)
-        terminated = diverged | system.ended(s)
+        terminated = self.is_terminated(next_state, params)
         if params.terminal_value == "optimal":
             terminated = terminated | (next_state.time >= params.max_steps_in_episode)
         reward = -system.cost_at(state.s, action, optimum)
