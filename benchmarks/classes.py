@@ -32,9 +32,13 @@ CLASSES = (
     "kinematic-arm-n6", "planar-aerial", "aerial-strong", "sparse-arm-n2", "sparse-arm-n4",
     "wells-arm-n1", "wells-arm-n2", "quartic-arm-n2", "quartic-arm-n4",
     "arm-n4-action-rate", "nvdex-k1-action-rate", "arm-n4-delay", "nvdex-k1-delay", "arm-n4-jump",
-    "nvdex-k1-jump", "arm-n4-wind", "point-mass-wind",
+    "nvdex-k1-jump", "arm-n4-wind", "point-mass-wind", "arm-n2-columns", "glued-n2",
+    "glued-n2-kinked", "arm-n2-finite", "point-mass-finite", "arm-n4-ending", "point-mass-ending",
+    "pendulums-n2", "pendulums-n2-inverted", "pendulums-n1-list", "pendulums-n2-list",
+    "arm-n4-game", "point-mass-game", "isotropic-n2", "arm-n4-budget", "arm-n2-risk-averse",
+    "arm-n4-risk-seeking",
 )  # fmt: skip
-OTHERS = ("KinematicArm", "PlanarAerial", "Aerial")
+OTHERS = ("KinematicArm", "PlanarAerial", "Aerial", "Pendulums", "Isotropic")
 BUDGETS = {"ppo": 300_000, "ddpg": 100_000}
 
 
@@ -44,8 +48,9 @@ def rollout(system: systems.System, s: jax.Array, key: jax.Array) -> jax.Array:
     action = jnp.full((system.action_dim,), 0.1)
 
     def one(s, key):
-        a = system.feasible(action)
-        return systems.step(system, s, a, key), system.stage_cost(s, a)
+        a, optimum = system.feasible(action), system.optimum(s)
+        s_next = systems.next_mean(system, s, a, optimum) + system.sample_noise(s, key, a)
+        return s_next, system.cost_at(s, a, optimum)
 
     def body(carry, key):
         s, total = carry
@@ -59,9 +64,11 @@ def rollout(system: systems.System, s: jax.Array, key: jax.Array) -> jax.Array:
 def plain(fixture: Fixture) -> systems.System:
     """The paper's system of the same matrices; the arm of as many states for other families."""
     if fixture.family in OTHERS:
-        return ConverseArm.build(fixture.state_dim // 2, 0.8)
+        return ConverseArm.build(-(-fixture.state_dim // 2), 0.8)
     changes = {"action_limit": 2.0, "noise": {"model": "gaussian"}}
-    return fixture.with_changes(value=None, control_cost=None, **changes).base()
+    return fixture.with_changes(
+        value=None, control_cost=None, extension=None, **changes
+    ).system()
 
 
 def rates(fixture: Fixture, batch: int, repeats: int) -> tuple[float, np.ndarray]:

@@ -26,7 +26,7 @@ import numpy as np
 from flax import struct
 from numpy.typing import ArrayLike
 
-from cojax import control_costs, errors, inputs, linalg, precision, value_terms
+from cojax import control_costs, inputs, linalg, precision, value_forms, value_terms
 from cojax.control_costs import ControlCost
 from cojax.distinct import of_another
 from cojax.errors import InputError
@@ -36,17 +36,10 @@ from cojax.noise import WHITE
 from cojax.noise_laws import Normal
 from cojax.quadratic_gaussian import QuadraticGaussian, Scalar
 from cojax.system import Optimum, System
-from cojax.types import Array, Content, Float, Json, Options
+from cojax.types import Array, Content, Float, Options
+from cojax.value_forms import SIGNED, TERMS
 from cojax.value_terms import Term
 
-TERMS = {
-    "quartic": (),
-    "absolute": ("along",),
-    "signed-square": ("along",),
-    "cosine": ("along", "frequency"),
-    "kinked": ("along", "times"),
-}
-SIGNED = ("signed-square", "kinked")  # those of which v >= 0 must be checked
 MAX_KINKS = 10  # directions of those; 2^10 quadratics are compared
 
 
@@ -141,7 +134,11 @@ class Converse(QuadraticGaussian):
 
     def stage_cost(self, s, a):
         """c(s, a) = q(s) + ρ(a)."""
-        return self.state_cost(s) + self.control.price(self.R, a)
+        return self.cost_at(s, a, self.optimum(s))
+
+    def cost_at(self, s, a, optimum):
+        """c(s, a), with q from the optimum that is at hand."""
+        return self.state_cost(s, optimum) + self.control.price(self.R, a)
 
     def value(self, s):
         """V*(s) = v(s) + b."""
@@ -234,7 +231,7 @@ def extend(
             "no limit but that of a control cost"
         )
     d, m, dtype = system.state_dim, system.action_dim, system.gamma.dtype
-    stated = checked_value(value, d)
+    stated = value_forms.checked_value(value, d)
     if stated and not (isinstance(system.noise, WHITE) and isinstance(system.noise.law, Normal)):
         kind = type(system.noise).__name__
         raise InputError(f"value.terms: expected Gaussian noise, got {kind}")
@@ -269,58 +266,6 @@ def extend(
     )
 
 
-def checked_value(stated: Content | None, d: int) -> list[Content]:
-    """The terms of a value as it is ``stated`` in a file, in full, for ``d`` states; none for None.
-
-    Raises ValueError, one line: field, what was expected, what was found.
-    """
-    if stated is None:
-        return []
-    if not isinstance(stated, dict) or list(stated) != ["terms"]:
-        raise InputError(f"value: expected {{terms: [...]}}, got {stated!r}")
-    if not isinstance(stated["terms"], list) or not stated["terms"]:
-        raise InputError(f"value.terms: expected a list of terms, got {stated['terms']!r}")
-    return [_checked(f"value.terms[{i}]", term, d) for i, term in enumerate(stated["terms"])]
-
-
-def _checked(name: str, term: Json, d: int) -> Content:
-    if not isinstance(term, dict) or "kind" not in term:
-        raise InputError(f"{name}: expected {{kind: …, weight: …}}, got {term!r}")
-    kind = errors.one_of(f"{name}.kind", term["kind"], TERMS)
-    fields = ("weight", *TERMS[kind])
-    for field in term:
-        errors.one_of(name, field, ("kind", *fields))
-    for field in fields:
-        if field not in term:
-            raise InputError(f"{name}.{field}: expected this field, got nothing")
-    out: Content = {"kind": kind}
-    low = -np.inf if kind in SIGNED else 0.0
-    out["weight"] = inputs.number(f"{name}.weight", term["weight"], low, low_open=low == 0.0)
-    if "frequency" in fields:
-        out["frequency"] = inputs.number(f"{name}.frequency", term["frequency"], 0.0, low_open=True)
-    for field in ("along", "times"):
-        if field in fields:
-            out[field] = _direction(f"{name}.{field}", term[field], d)
-    return out
-
-
-def _direction(name: str, stated: Json, d: int) -> int | list[float]:
-    """A coordinate by its number, or d numbers that are not all 0."""
-    if not isinstance(stated, list):
-        index = inputs.whole(name, stated, 0)
-        if index >= d:
-            raise InputError(f"{name}: expected a whole number in [0, {d - 1}], got {index}")
-        return index
-    vector = inputs.vector(name, stated, d)
-    if not vector.any():
-        raise InputError(f"{name}: expected a direction, got zeros")
-    return vector.tolist()
-
-
-def _projection(stated: Json, d: int) -> np.ndarray:
-    return np.eye(d)[stated] if isinstance(stated, int) else np.asarray(stated, np.float64)
-
-
 def _terms(stated: list[Content], P: np.ndarray, Sigma: np.ndarray) -> tuple[Term, ...]:
     """Terms in float64, like kinds together, in the order of :data:`TERMS`."""
     d, full = len(P), linalg.to_full(Sigma)
@@ -337,7 +282,7 @@ def _terms(stated: list[Content], P: np.ndarray, Sigma: np.ndarray) -> tuple[Ter
             t2 = np.sum(PS**2) if PS.ndim == 1 else np.sum(PS * PS.T)
             out.append(_made(value_terms.Quartic, weight.sum(), P, PSP, t1, t2))
             continue
-        L = np.stack([_projection(term["along"], d) for _, term in chosen])
+        L = np.stack([value_forms.projection(term["along"], d) for _, term in chosen])
         sigma = np.sqrt(np.einsum("kd,de,ke->k", L, full, L))
         if kind == "cosine":
             omega = np.array([term["frequency"] for _, term in chosen])
@@ -349,7 +294,7 @@ def _terms(stated: list[Content], P: np.ndarray, Sigma: np.ndarray) -> tuple[Ter
                 name = f"value.terms[{i}].along"
                 raise InputError(f"{name}: expected a direction with noise, which smooths the kink")
         if kind == "kinked":
-            M = np.stack([_projection(term["times"], d) for _, term in chosen])
+            M = np.stack([value_forms.projection(term["times"], d) for _, term in chosen])
             covariance = np.einsum("kd,de,ke->k", L, full, M)
             out.append(_made(value_terms.Kinked, weight, L, M, sigma, covariance))
         else:
@@ -368,10 +313,12 @@ def _least(stated: list[Content], P: np.ndarray, d: int) -> float:
     """
     pieces: dict[bytes, np.ndarray] = {}
     for term in (term for term in stated if term["kind"] in SIGNED):
-        along = _projection(term["along"], d)
+        along = value_forms.projection(term["along"], d)
         unit = along / np.linalg.norm(along)
         flip = np.sign(unit[np.flatnonzero(unit)[0]])
-        other = along if term["kind"] == "signed-square" else _projection(term["times"], d)
+        other = (
+            along if term["kind"] == "signed-square" else value_forms.projection(term["times"], d)
+        )
         K = 0.5 * flip * term["weight"] * (np.outer(along, other) + np.outer(other, along))
         key = np.round(flip * unit, 12).tobytes()
         pieces[key] = pieces.get(key, 0.0) + K

@@ -533,7 +533,7 @@ def test_a_stochastic_nsco_in_discrete_time():
         s = np.random.default_rng(5).uniform(-1.5, 1.5, (4000, 2))
         x, y = s.T
         pieces = np.where(x >= 0.0, x**2 + 1.2 * x * y, 2.0 * x**2 - 1.2 * x * y) + 2.0 * y**2
-        np.testing.assert_allclose(jax.vmap(system.excess)(s), pieces, rtol=1e-12)
+        np.testing.assert_allclose(jax.vmap(system.size)(s), pieces, rtol=1e-12)
         share = np.asarray(jax.vmap(system.state_cost)(s)) / pieces
         assert share.min() > 0.05
         low = jnp.array([0.0, -1.4])  # on the concave side of the kink
@@ -603,7 +603,7 @@ def test_guard_and_observations_follow_the_value():
     with precision.x64():
         system = plane("glued")
         s = np.random.default_rng(6).normal(size=(20_000, 2))
-        s = s / np.sqrt(np.asarray(jax.vmap(system.excess)(s)))[:, None]  # v is of degree 2
+        s = s / np.sqrt(np.asarray(jax.vmap(system.size)(s)))[:, None]  # v is of degree 2
         bound = np.asarray(system.state_bound(jnp.asarray(1.0)))
         assert (np.abs(s) <= bound).all()
         ratio = value_of(VALUES["glued"], s) / np.einsum("ni,ij,nj->n", s, P, s)

@@ -17,7 +17,7 @@ FLOORS = [  # each may import what stands below it
     {"io", "labels"},
     {"distinct", "inputs", "plugins", "precision", "linalg", "inverse_sqrt", "streams"},
     {"noise_laws", "noise", "initial", "action_limits", "action_lists"},
-    {"value_terms", "control_costs"},
+    {"value_forms", "value_terms", "control_costs"},
     {"system", "policy", "geometry"},
     {
         "quadratic_gaussian",
