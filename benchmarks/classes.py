@@ -66,9 +66,7 @@ def plain(fixture: Fixture) -> systems.System:
     if fixture.family in OTHERS:
         return ConverseArm.build(-(-fixture.state_dim // 2), 0.8)
     changes = {"action_limit": 2.0, "noise": {"model": "gaussian"}}
-    return fixture.with_changes(
-        value=None, control_cost=None, extension=None, **changes
-    ).system()
+    return fixture.with_changes(value=None, control_cost=None, extension=None, **changes).system()
 
 
 def rates(fixture: Fixture, batch: int, repeats: int) -> tuple[float, np.ndarray]:
