@@ -133,12 +133,19 @@ def averaged(system: QuadraticGaussian) -> AverageCost:
         raise InputError(
             f"averaged: expected no system of a class of its own, got {type(system).__name__}"
         )
-    P, Q = (linalg.to_full(stated[name]) for name in ("P", "Q"))
-    root = linalg.to_full(linalg.inverse_sqrt_spd(P))
-    beta = float(np.linalg.eigvalsh(root @ Q @ root)[0])
-    if beta <= 1e-12:
-        raise InputError(f"Q: expected βP ⪯ Q with β > 0, got β = {beta:.3g}")
+    contraction(system)
+    P = linalg.to_full(stated["P"])
     average = float(np.sum(P * linalg.to_full(stated["Sigma"])))
     inner = assembled(stated | {"P_hat": P / stated["gamma"], "noise_cost": average})
     one, zero, average = (linalg.to_device(x, system.gamma.dtype) for x in (1.0, 0.0, average))
     return AverageCost(parts=(inner,), gamma=one, offset=zero, average=average)
+
+
+def contraction(system: QuadraticGaussian) -> float:
+    """The largest β with Q ⪰ βP of a ``system``. Raises InputError where it is not positive."""
+    P, Q = (linalg.to_full(np.asarray(x, np.float64)) for x in (system.P, system.Q))
+    root = linalg.to_full(linalg.inverse_sqrt_spd(P))
+    beta = float(np.linalg.eigvalsh(root @ Q @ root)[0])
+    if beta <= 1e-12:
+        raise InputError(f"Q: expected βP ⪯ Q with β > 0, got β = {beta:.3g}")
+    return beta

@@ -101,7 +101,7 @@ class MarkovJump(Remembering):
                 return Chosen(every, weights)
             if path[-1].name == "num_blocks":  # of a series, zeros after its own
                 return jnp.max(every)
-            return jnp.tensordot(weights, every, 1, precision=HIGHEST)  # less than an index a state
+            return sum(w * leaf for w, leaf in zip(weights, leaves, strict=True))
 
         return jax.tree_util.tree_map_with_path(choose, *align_shapes(self.parts))
 

@@ -13,7 +13,17 @@ from chex import assert_trees_all_equal
 from helpers import scope
 
 import cojax
-from cojax import delay, disturbance, games, inputs, markov_jump, memory, quadratic, termination
+from cojax import (
+    average_cost,
+    delay,
+    disturbance,
+    games,
+    inputs,
+    markov_jump,
+    memory,
+    quadratic,
+    termination,
+)
 from cojax.errors import InputError
 from cojax.fixtures import batches, load_fixture, make_fixture, margins, samples, save_fixture
 from cojax.fixtures.certify import certify_many
@@ -148,6 +158,31 @@ def test_a_base_that_the_class_cannot_take_is_refused():
             "ConverseArm", id="x", extension={"kind": "delay"}, certify=False, **ARM,
             action_limit={"kind": "box", "bound": 1.0},
         )  # fmt: skip
+
+
+def test_a_long_average_cost_has_the_optimum_of_its_limit():
+    """V* of step k is h + (T - k) λ*, with the action and the advantage of the limit."""
+    stated = {"kind": "average-cost", "T": 32}
+    fixture = make_fixture("ConverseArm", id="averaged", extension=stated, certify=False, **ARM)
+    with scope("float64"):
+        system = fixture.system(np.float64)
+        base = fixture.with_changes(extension=None).system(np.float64)
+        limit = average_cost.averaged(base)
+        for k in (0, 7, 31):
+            s = jnp.asarray(np.random.default_rng(k).uniform(-1.0, 1.0, 4))
+            x, a = jnp.append(s, k / 32), jnp.array([0.3, -0.2])
+            known = limit.value(s) + (32 - k) * limit.average
+            np.testing.assert_allclose(system.value(x), known, rtol=1e-12)
+            np.testing.assert_allclose(
+                system.optimum(x).action, limit.optimum(s).action, rtol=1e-9, atol=1e-12
+            )
+            excess = cojax.oracle.advantage(limit, s, a)
+            np.testing.assert_allclose(cojax.oracle.advantage(system, x, a), excess, rtol=1e-9)
+    with pytest.raises(InputError, match="Q: expected βP ⪯ Q with β > 0, got β = 0"):
+        Q = [1.0, 0.0, 1.0, 0.0]
+        P = [2.0, 1.0, 2.0, 1.0]
+        options = {**ARM, "id": "none", "P": P, "Q": Q, "certify": False}
+        make_fixture("ConverseArm", extension=stated, **options).system()
 
 
 def test_modes_follow_the_share_of_the_base():
