@@ -178,11 +178,9 @@ def test_a_long_average_cost_has_the_optimum_of_its_limit():
             )
             excess = cojax.oracle.advantage(limit, s, a)
             np.testing.assert_allclose(cojax.oracle.advantage(system, x, a), excess, rtol=1e-9)
+    matrices = {"P": [2.0, 1.0, 2.0, 1.0], "Q": [1.0, 0.0, 1.0, 0.0]}
     with pytest.raises(InputError, match="Q: expected βP ⪯ Q with β > 0, got β = 0"):
-        Q = [1.0, 0.0, 1.0, 0.0]
-        P = [2.0, 1.0, 2.0, 1.0]
-        options = {**ARM, "id": "none", "P": P, "Q": Q, "certify": False}
-        make_fixture("ConverseArm", extension=stated, **options).system()
+        make_fixture("ConverseArm", id="x", extension=stated, certify=False, **ARM, **matrices)
 
 
 def test_modes_follow_the_share_of_the_base():
