@@ -20,6 +20,8 @@ no rounding: the modes move with exactly the chances that b and P̂ know.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import operator
 from collections.abc import Sequence
 
 import jax
@@ -101,7 +103,8 @@ class MarkovJump(Remembering):
                 return Chosen(every, weights)
             if path[-1].name == "num_blocks":  # of a series, zeros after its own
                 return jnp.max(every)
-            return sum(w * leaf for w, leaf in zip(weights, leaves, strict=True))
+            picked = [w * leaf for w, leaf in zip(weights, leaves, strict=True)]
+            return functools.reduce(operator.add, picked)  # joins what comes next, as no index does
 
         return jax.tree_util.tree_map_with_path(choose, *align_shapes(self.parts))
 
