@@ -29,6 +29,7 @@ from cojax.policy import Policy
 from cojax.types import Array, Bool, Float, PRNGKeyArray, PyTree
 from cojax.zero_sum import Game
 
+DRAWS, REACHED = 1024, 32  # trials and steps of each, from which the box of disturbances is
 POLICY_DRAW = 7  # folded into the key of a step: what a policy that plays along draws from
 
 
@@ -211,8 +212,9 @@ def opposed(params: EnvParams, policy: Policy) -> EnvParams:
 
 def adversarial(params: EnvParams, policy: Policy | None = None) -> EnvParams:
     """``params`` of a game as the disturbance's own against a ``policy`` of the agent, a* where it
-    is None, for :class:`AdversaryEnv`. Its box is four times the largest d* in 1,024 draws of the
-    initial law, and not enforced. Raises InputError as :func:`opposed` does.
+    is None, for :class:`AdversaryEnv`. Its box is four times the largest d* in 32 steps at the
+    saddle point from 1,024 draws of the initial law, and not enforced. Raises InputError as
+    :func:`opposed` does.
     """
     game = GameEnv().game(params)
     if policy is not None:
@@ -228,9 +230,20 @@ def adversarial(params: EnvParams, policy: Policy | None = None) -> EnvParams:
 @jax.jit
 @streams.pinned()
 def _largest_disturbance(game: Game, law: InitialLaw) -> Float[Array, ""]:
-    """The largest |d*_i| in 1,024 fixed draws of s_0."""
-    s = jax.vmap(law.sample)(jax.random.split(streams.root_key(0), 1024))
-    return jnp.max(jnp.abs(jax.vmap(lambda x: game.saddle(x).disturbance)(s)))
+    """The largest |d*_i| in so many fixed trials of the saddle point: starts may be at rest."""
+    keys = jax.random.split(streams.root_key(0), DRAWS)
+
+    def step(s: Array, key: PRNGKeyArray) -> tuple[Array, Array]:
+        at = game.inner.optimum(s)
+        largest = jnp.max(jnp.abs(game.disturbance(at)))
+        return at.next_mean + game.sample_noise(s, key), largest
+
+    def one(key: PRNGKeyArray) -> Array:
+        first, rest = jax.random.split(key)
+        noise_keys = jax.random.split(rest, REACHED)
+        return jnp.max(jax.lax.scan(step, law.sample(first), noise_keys)[1])
+
+    return jnp.max(jax.vmap(one)(keys))
 
 
 def nobody(params: EnvParams) -> Policy:
