@@ -158,6 +158,25 @@ def lowest(F):
     return b - (a - c) ** 2 / (8 * np.where(bend > 0, bend, 1))
 
 
+def exploited(played, deviation, grid, num=170):
+    """max over all disturbances of J - V* at the grid's states, where the agent plays
+    a* + ``deviation``(x): value iteration over 61 replies.
+    """
+    x = grid.x
+    at = batched(played.saddle, x)
+    a, best = at.action[:, 0] + deviation(x), at.disturbance[:, 0]
+    d = best[:, None] + np.linspace(-2.0, 2.0, 61)
+    Gamma = 0.9 * 0.49 * 2.0 / 0.21
+    cost = (0.6 * x**2 + 0.5 * a**2)[:, None] - Gamma * d**2
+    z = (at.drift[:, 0] + 0.72 * a)[:, None] + 0.7 * d
+    V = 2.0 * x**2 + 2.7
+    step = cost + 0.9 * (2.0 * (z**2 + 0.15) + 2.7) - V[:, None]
+    ahead, excess = grid.expectation(z).reshape(-1, len(x)), np.zeros(len(x))
+    for _ in range(num):
+        excess = -lowest(-(step + 0.9 * (ahead @ excess).reshape(step.shape)))
+    return excess
+
+
 def batched(function, x):
     """A function of one state at states (n,) of the line, as NumPy."""
     return jax.tree.map(np.asarray, jax.vmap(function)(jnp.asarray(x)[:, None]))

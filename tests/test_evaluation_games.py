@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from game_cases import Grid, Pair, arm, batched, full, line, lowest, make, states
+from game_cases import Grid, Pair, arm, exploited, full, line, make, states
 from helpers import run, scope
 
 import cojax
@@ -255,19 +255,8 @@ def test_a_constant_deviation_is_exploited_by_what_is_known():
     assert row["sampled_bound"] == pytest.approx(known, rel=1e-3)
     assert row["at_most"] == pytest.approx(known, rel=1e-6)
     with scope("float64"):
-        played, grid = line(), Grid(121)
-        x = grid.x
-        at = batched(played.saddle, x)
-        a, best = at.action[:, 0] + shift, at.disturbance[:, 0]
-        d = best[:, None] + np.linspace(-2.0, 2.0, 61)
-        Gamma = 0.9 * 0.49 * 2.0 / 0.21
-        cost = (0.6 * x**2 + 0.5 * a**2)[:, None] - Gamma * d**2
-        z = (at.drift[:, 0] + 0.72 * a)[:, None] + 0.7 * d
-        V = 2.0 * x**2 + 2.7
-        step = cost + 0.9 * (2.0 * (z**2 + 0.15) + 2.7) - V[:, None]
-        ahead, excess = grid.expectation(z).reshape(-1, len(x)), np.zeros(len(x))
-        for _ in range(170):
-            excess = -lowest(-(step + 0.9 * (ahead @ excess).reshape(step.shape)))
+        grid = Grid(121)
+        excess = exploited(line(), lambda x: shift, grid)
         np.testing.assert_allclose(excess[grid.inner], known, rtol=3e-4)
 
 
