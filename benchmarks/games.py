@@ -92,7 +92,7 @@ PAIRS = (  # a policy, and how much of d* plays against it
 
 def pairs(params: EnvParams, trials: int, root: int = 11) -> list[dict[str, float]]:
     """Of five pairs (π, σ) J - V* in two ways, on the same trials: costs and γᵀV*(s_T) less
-    V*(s_0), and the sum of Q* - V*; means, standard errors, how many standard errors they are apart, and
+    V*(s_0), and the sum of Q* - V*; means, standard errors, how many of these they are apart, and
     trials that the sum needs for the same interval over those that costs need.
     """
     game, rows = params.system, []
@@ -173,7 +173,7 @@ def replies(given: argparse.Namespace) -> None:
     """What trained disturbances find: of a known answer, and of policies."""
     params = cojax.load_fixture("point-mass-game").params
     game, shift = params.system, jnp.asarray([0.1, -0.05])
-    B_hat = game.curvature(jnp.zeros(4)).B_hat
+    B_hat = game.curvature(jnp.zeros(4)).B_hat  # pyright: ignore[reportAttributeAccessIssue]
     known = float(shift @ B_hat @ shift) / (1.0 - float(game.gamma))
     player = Policy((game, shift), shifted, "a* + constant")
     for start in STARTS:

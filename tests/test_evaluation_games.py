@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from functools import partial
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -15,13 +17,13 @@ from helpers import run, scope
 import cojax
 from cojax import streams
 from cojax.envs import ConverseEnv, EnvState, env_params
-from cojax.envs.games import AdversaryEnv, AgentEnv, GameEnv, adversarial, opposed
+from cojax.envs.games import AdversaryEnv, AgentEnv, GameEnv, adversarial, nobody, opposed
 from cojax.errors import InputError
-from cojax.evaluation.games import exploitability, nominal, regret
-from cojax.games import game
-from cojax.initial import Uniform
+from cojax.evaluation.games import exploitability, nominal, regret, with_bounds
+from cojax.initial import Fixed, Uniform
 from cojax.players import Adversarial, Opposed
 from cojax.policy import Policy
+from cojax.report.page import write_report
 
 SHIFT = jnp.asarray([0.3, -0.2], jnp.float32)
 
@@ -159,6 +161,15 @@ def test_a_policy_that_draws_meets_fresh_keys():
     Sigma = W @ W.T + full(system.inner.noise.covariance())
     found = np.cov(np.asarray(after).T)
     np.testing.assert_allclose(np.diag(found), np.diag(Sigma), rtol=0.1)
+
+
+def test_the_box_of_disturbances_is_that_of_states_that_are_reached():
+    """Also where all trials start at rest, in the origin."""
+    params = env_params(make("states", dtype=np.float32), Fixed(jnp.zeros(4)), action_limit=None)
+    found = np.asarray(adversarial(params).action_limit)
+    away = 0.03 * np.random.default_rng(0).normal(size=(100, 4)).astype(np.float32)
+    largest = np.abs(jax.vmap(lambda s: params.system.saddle(s).disturbance)(away)).max()
+    assert 0.2 * largest < found.max() / 4.0 < 5.0 * largest
 
 
 # --- the disturbance's own problem ---------------------------------------------------------------
@@ -329,7 +340,27 @@ def test_bad_input_is_refused_in_one_line(line):
     assert "\n" not in str(caught.value)
 
 
-def test_the_command_line_asks_who_plays():
+def test_rows_of_games_have_bounds_of_exploitability():
+    """Of policies of one fixture each too; other systems have none."""
+    games = {"a": problem(make("states", dtype=np.float32))}
+    systems = games | {"plain": problem(arm(dtype=np.float32))}
+    each = Policy(jnp.stack([0.4 * SHIFT, SHIFT]), leaning, "each", ("fixture",))
+    found = cojax.evaluate(["oracle", each], systems, 8, 3, num_steps=6)
+    rows = with_bounds(found, ["oracle", each], systems)
+    (row,) = exploitability(AGENT, games, 8, 3, num_steps=6).rows
+    known = row["myopic"]["mean"] / row["optimal"]["mean"]
+    gap = rows[1]["relative_suboptimality"]
+    bound = rows[1]["exploitability_at_least"]
+    assert known > 1.01
+    assert bound["mean"] == pytest.approx(known * gap["mean"], rel=0.05)
+    assert bound["low"] < bound["mean"] < bound["high"]
+    zero = {"mean": 0.0, "low": 0.0, "high": 0.0}
+    assert rows[0]["exploitability_at_least"] == rows[0]["exploitability_at_most"] == zero
+    assert "exploitability_at_most" not in rows[1]
+    assert not any("exploitability_at_least" in row for row in rows[2:])
+
+
+def test_the_command_line_asks_who_plays(tmp_path):
     """Of a shipped game; and refuses a system that is none."""
 
     def ask(fixture, *words):
@@ -346,6 +377,30 @@ def test_the_command_line_asks_who_plays():
     for words in (("--adversary", "none", "--out", "folder"), ("--adversary", "fair")):
         assert ask("arm-n2-game", *words)[0] == 2
     assert ask("arm-n2-p0.80-s7", "--adversary", "optimal")[0] == 2
+    folder = tmp_path / "results"
+    given = ["--fixture", "arm-n2-game", "--policy", "zero", "--trials", "4", "--steps", "3"]
+    status, out, _ = run("evaluate", *given, "--out", str(folder))
+    assert status == 0
+    assert "exploitable ≥" in out
+    (row,) = json.loads((folder / "rows.json").read_text("utf-8"))
+    assert row["exploitability_at_least"]["mean"] > row["relative_suboptimality"]["mean"] > 0.0
+    page = write_report(folder).read_text("utf-8")
+    assert "Exploitable ≥" in page
+    assert "Exploitable ≤" not in page
+
+
+def test_sums_of_five_pairs_agree_with_costs_and_need_no_more_trials():
+    """The table of the benchmark, on a small game."""
+    path = Path(__file__).parents[1] / "benchmarks" / "games.py"
+    spec = importlib.util.spec_from_file_location("games_benchmark", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    rows = module.pairs(problem(make("states", dtype=np.float32), 40), 128)
+    assert len(rows) == 5
+    assert min(row["sums"] for row in rows) < 0.0 < max(row["sums"] for row in rows)
+    for row in rows:
+        assert abs(row["apart"]) < 4.0
+        assert 0.0 < row["ratio"] <= 1.0
 
 
 # --- self-play -----------------------------------------------------------------------------------
@@ -382,13 +437,15 @@ def test_self_play_trains_both_sides():
 
 @pytest.mark.slow
 def test_self_play_comes_near_the_saddle_point():
+    """On a shipped game, from its defaults, on seeds on which nothing was chosen."""
     from cojax.agents.self_play import self_play
 
-    P = full(arm().P)
-    base = arm(dtype=np.float32, Q=0.6 * P, Sigma=1e-3, R=2.0)
-    params = problem(game(base, h=np.eye(4), Gamma=0.9 * P / 0.35), 100)
-    found = self_play("ppo", params, jax.random.key(0), total_timesteps=400_000)
-    row = exploitability(found.agent, params, 64, 7).rows[0]
-    missed = regret({"own": found.adversary, "away": lambda obs, key: jnp.zeros(4)}, params, 64, 7)
-    assert row["optimal"]["mean"] < 0.1 * row["optimal_value"]
-    assert missed[0]["relative"] < 0.1 < missed[1]["relative"]
+    params = cojax.load_fixture("arm-n2-game").params
+    found = self_play("ppo", params, jax.random.key(7), num_seeds=2)
+    rows = exploitability(found.agent, params, 64, 7).rows
+    away = nobody(params)
+    missed = regret({"own": found.adversary, "away": away}, params, 64, 7)
+    assert len(rows) == len(missed) - 1 == 2
+    for row, other in zip(rows, missed[:-1], strict=True):
+        assert row["optimal"]["mean"] < 0.1 * row["optimal_value"]
+        assert other["relative"] < missed[-1]["relative"] < 0.1

@@ -19,7 +19,7 @@ from cojax.fixtures import descent
 from cojax.fixtures.pointwise import at_states
 from cojax.games import game
 from cojax.initial import Uniform
-from cojax.zero_sum import ADVERSARIES
+from cojax.zero_sum import ADVERSARIES, Answer, Split
 
 BOTH = [(name, adversary) for name in CASES for adversary in ADVERSARIES]
 OTHERS = {"PlanarAerial", "Aerial", "Isotropic"}  # of classes of their own
@@ -337,6 +337,23 @@ def test_the_reply_to_the_actuators_factors_nothing():
         for word in ("cholesky", "eigh", "triangular_solve", "lu", "custom_linear_solve"):
             assert f" {word}[" not in text
         assert "dot_general" in text
+
+
+@pytest.mark.parametrize(("coupling", "kind"), [(0.3, Split), (1.4, Answer)])
+def test_both_series_of_the_reply_solve_its_equations(coupling, kind):
+    """Γ - γ p² gᵀP g by NumPy, of actuators whose rows P couples little and much."""
+    P = np.diag([4.0, 1.3, 3.0, 2.3])
+    P[1, 3] = P[3, 1] = coupling
+    with scope("float64"):
+        played = game(arm(P=P, Q=0.5 * P), h="g", Gamma=[9.0, 6.0], adversary="myopic")
+        assert type(played.answer) is kind
+        for s in states(4):
+            delta = np.array([0.7, -0.4])
+            g = 0.8 * np.cos(s[0::2])
+            ahead = 0.9 * g[:, None] * P[1::2, 1::2] * g
+            solved = np.linalg.solve(np.diag([9.0, 6.0]) - ahead, ahead @ delta)
+            found = played.reply(jnp.asarray(s), jnp.asarray(delta))
+            np.testing.assert_allclose(found, solved, rtol=1e-12)
 
 
 # --- bad input -----------------------------------------------------------------------------------

@@ -9,8 +9,8 @@ scales).
 
 What decides is how far the disturbance explores. Against an agent that is still poor it gains
 without end, so that draws as wide as an agent's (a std of 0.6 units of its actions) made both
-circle at gaps of 2 to 10 V*, whatever the steps; at an eighth of that they do not. Episodes are short
-while learning, where states are far from the origin and the gap arises.
+circle at gaps of 2 to 10 V*, whatever the steps; at an eighth of that they do not. Episodes are
+short while learning: the gap arises at states far from the origin.
 
 An agent alone is trained by :func:`cojax.train`: against d*, or its myopic reply, on the game's own
 params, against any other disturbance on those of :func:`cojax.envs.games.opposed` in ``AgentEnv``,
