@@ -6,12 +6,7 @@
 step: the time of a step (drift, noise, cost) over that of the system without a disturbance, in
 turns, medians with quartiles. pairs: J - V* of five pairs, by costs and by sums of Q* - V*. reply:
 how much of a known exploitability a trained disturbance finds, and what it finds of the LQR. train:
-on a game of an arm of two joints with γ = 0.9 and λ = 0.35, one seed of PPO from its defaults,
-trained three ways: against the known d* (``cojax.train``), against random disturbances of the size
-of d* (domain randomisation), and in self-play; and, without training, π*, the LQR and nothing. Gaps
-over the mean of V*: against d*, against the myopic reply, the larger of the two with an interval
-that holds for both; and for the disturbance of self-play, and for none, its own regret. Then
-self-play of shipped games, over seeds.
+self-play of shipped games from its defaults, over seeds.
 """
 
 from __future__ import annotations
@@ -26,13 +21,10 @@ import numpy as np
 import cojax
 from cojax import system as systems
 from cojax.agents.self_play import self_play
-from cojax.envs import EnvParams, env_params
-from cojax.envs.games import AgentEnv, adversarial, nobody, opposed
+from cojax.envs import EnvParams
+from cojax.envs.games import nobody
 from cojax.evaluation.best_response import STARTS, best_response
 from cojax.evaluation.games import against, exploitability, regret
-from cojax.families import ConverseArm
-from cojax.families.arm import authors_P
-from cojax.games import game
 from cojax.policy import Policy
 from cojax.zero_sum import ADVERSARIES, Game
 
@@ -113,25 +105,6 @@ def pairs(params: EnvParams, trials: int, root: int = 11) -> list[dict[str, floa
     return rows
 
 
-def random_push(limit: jax.Array, obs: jax.Array, key: jax.Array) -> jax.Array:
-    """d ~ U(-limit, limit)."""
-    return limit * jax.random.uniform(key, limit.shape, minval=-1.0, maxval=1.0)
-
-
-def learned(params: EnvParams, steps: int) -> tuple[dict[str, object], Policy]:
-    """Policies by how they were made, and the disturbance of self-play."""
-    key = jax.random.key(100)
-    size = adversarial(params).action_limit / 4.0  # of the largest d* of the initial law
-    randomised = opposed(params, Policy(size, random_push, "random"))
-    given = {"num_seeds": None, "total_timesteps": steps, "progress": None}
-    known = cojax.train("ppo", params, key, **given).policy
-    jostled = cojax.train("ppo", randomised, key, env=AgentEnv(), **given).policy
-    run = self_play("ppo", params, key, total_timesteps=steps)
-    policies: dict[str, object] = {"π*": "oracle", "LQR": "lqr", "nothing": "zero"}
-    policies |= {"PPO against d*": known, "PPO, random d": jostled}
-    return policies | {"PPO, self-play": run.agent.member(seed=0)}, run.adversary.member(seed=0)
-
-
 def main() -> None:
     """Print both tables."""
     parser = argparse.ArgumentParser(description="Games: cost of a step, pairs, exploitability")
@@ -193,17 +166,7 @@ def replies(given: argparse.Namespace) -> None:
 
 
 def training(given: argparse.Namespace) -> None:
-    """What learners make of a game that is small, and self-play of shipped ones, over seeds."""
-    params = small()
-    policies, disturbance = learned(params, 400_000)
-    for row in exploitability(policies, params, given.trials, 7).rows:
-        V, most = row["optimal_value"], row["at_least"]
-        known, myopic = (row[word]["mean"] / V for word in ("optimal", "myopic"))
-        interval = f"[{most['low'] / V:.4f}, {most['high'] / V:.4f}]" if most["low"] else ""
-        print(f"{row['policy']:16s} d* {known:.4f}  myopic {myopic:.4f}  at least {interval}")
-    others = {"self-play": disturbance, "none": lambda obs, key: jnp.zeros(4)}
-    for row in regret(others, params, given.trials, 7):
-        print(f"disturbance {row['adversary']:10s} regret/V* {row['relative']:.4f}")
+    """Self-play of shipped games."""
     for name in given.games:
         seeds(name, given.seeds, given.trials)
 
@@ -225,16 +188,6 @@ def seeds(name: str, num_seeds: int, trials: int) -> None:
             f"{other['relative']:.4f}",
             flush=True,
         )
-
-
-def small() -> EnvParams:
-    """A game of two joints, a disturbance in every state, that learners master in minutes."""
-    P = authors_P(2, 7)
-    options = {"P": P, "Q": 0.6 * P, "R": 2.0, "gamma": 0.9, "Sigma": 1e-3}
-    base = ConverseArm.build(2, 0.8, dtype=np.float32, **options)
-    played = game(base, h=np.eye(4), Gamma=0.9 * P / 0.35)
-    law = base.geometry.initial_law(np.float32)
-    return env_params(played, law, max_steps_in_episode=100, action_limit=None)
 
 
 if __name__ == "__main__":

@@ -26,10 +26,17 @@ def arm(p=0.8, dtype=None, **options):
     return FAMILIES["ConverseArm"].build(2, p, dtype=dtype, **given | options)
 
 
+MADE = {}
+
+
 def make(name, adversary="optimal", dtype=None, **options):
     """One game of each kind: of a full Γ on all states, and of a disturbance of the actuators."""
-    h = H if name == "states" else "g"
-    return game(arm(dtype=dtype, **options), h=h, Gamma=GAMMA[name], adversary=adversary)
+    key = (name, adversary, dtype, jax.config.jax_enable_x64, *options.items())  # pyright: ignore
+    if key not in MADE:
+        h = H if name == "states" else "g"
+        base = arm(dtype=dtype, **options)
+        MADE[key] = game(base, h=h, Gamma=GAMMA[name], adversary=adversary)
+    return MADE[key]
 
 
 def states(num=8, seed=0):

@@ -29,7 +29,7 @@ SHIFT = jnp.asarray([0.3, -0.2], jnp.float32)
 
 
 def problem(played, horizon=60, **options):
-    high = jnp.asarray(np.tile([2.0, 1.0], 2), played.gamma.dtype)
+    high = jnp.asarray(np.tile([2.0, 1.0], 2), played.gamma.dtype)[: played.state_dim]
     given = {"max_steps_in_episode": horizon, "action_limit": None} | options
     return env_params(played, Uniform(-high, high), **given)
 
@@ -278,13 +278,13 @@ def shifted(params, obs, key):
 
 def test_references_are_the_same_against_all_and_failures_leave_no_interval():
     """The regulator is that of the problem against d*, also where the adversary is not smooth."""
-    params = problem(make("states", dtype=np.float32), 10)
+    params = problem(line(np.float32), 10)
 
     def rough(obs, key):
-        return 0.1 * jnp.sign(obs[:2])
+        return 0.1 * jnp.sign(obs)
 
     def broken(obs, key):
-        return jnp.full(2, jnp.nan)
+        return jnp.full(1, jnp.nan)
 
     players = ["lqr", Policy((), lambda params, obs, key: broken(obs, key), "broken")]
     one, other = exploitability(players, params, 8, adversaries={"rough": rough}).rows
@@ -395,7 +395,7 @@ def test_sums_of_five_pairs_agree_with_costs_and_need_no_more_trials():
     spec = importlib.util.spec_from_file_location("games_benchmark", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    rows = module.pairs(problem(make("states", dtype=np.float32), 40), 128)
+    rows = module.pairs(problem(line(np.float32), 40), 256)
     assert len(rows) == 5
     assert min(row["sums"] for row in rows) < 0.0 < max(row["sums"] for row in rows)
     for row in rows:
@@ -409,27 +409,20 @@ def test_sums_of_five_pairs_agree_with_costs_and_need_no_more_trials():
 def test_self_play_trains_both_sides():
     from cojax.agents.self_play import self_play
 
-    params = problem(make("actuators", dtype=np.float32))
+    params = problem(line(np.float32))
     tiny = {"num_envs": 2, "num_steps": 4, "num_minibatches": 2, "update_epochs": 1}
     tiny |= {"hidden": (8,)}
-    found = self_play(
-        "ppo",
-        params,
-        jax.random.key(0),
-        agent=tiny,
-        adversary=tiny,
-        num_seeds=2,
-        total_timesteps=20,
-    )
+    given = {"agent": tiny, "adversary": tiny, "num_seeds": 2, "total_timesteps": 20}
+    found = self_play("ppo", params, jax.random.key(0), **given)
     assert found.timesteps == 24
     assert found.metrics["agent_reward"].shape == (2, 3)
     assert (found.metrics["agent_reward"] < 0.0).all()
-    obs = jnp.ones(4)
+    obs = jnp.ones(1)
     for policy in (found.agent, found.adversary):
         a, b = (policy.member(seed=i)(obs, streams.root_key(0)) for i in (0, 1))
-        assert a.shape == (2,)
+        assert a.shape == (1,)
         assert (a != b).all()
-    with pytest.raises(InputError, match="adversary: expected updates of 8 steps, got 512"):
+    with pytest.raises(InputError, match="adversary: expected updates of 8 steps, got 2048"):
         self_play("ppo", params, jax.random.key(0), agent=tiny)
     with pytest.raises(InputError, match="shac: expected an algorithm without gradients"):
         self_play("shac", params, jax.random.key(0))

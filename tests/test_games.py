@@ -24,10 +24,13 @@ from cojax.zero_sum import ADVERSARIES, Answer, Split
 BOTH = [(name, adversary) for name in CASES for adversary in ADVERSARIES]
 OTHERS = {"PlanarAerial", "Aerial", "Isotropic"}  # of classes of their own
 SOME = [("states", "optimal"), ("actuators", "myopic")]
+FEW = [pytest.param(*SOME[0], marks=pytest.mark.slow), SOME[1]]
+FIRST = [x if x in SOME else pytest.param(*x, marks=pytest.mark.slow) for x in BOTH]
 
 
 def problem(played, horizon=120, **options):
-    high = jnp.asarray(np.tile([2.0, 1.0], 2), played.gamma.dtype)
+    high = jnp.asarray([2.0, 1.0] * max(1, played.state_dim // 2), played.gamma.dtype)
+    high = high[: played.state_dim]
     given = {"max_steps_in_episode": horizon, "action_limit": None} | options
     return env_params(played, Uniform(-high, high), **given)
 
@@ -171,7 +174,7 @@ def test_no_effect_is_the_papers_system_to_the_bit(adversary):
     plain = arm(dtype=np.float32)
     played = game(plain, h=np.zeros((4, 3)), Gamma=2.0, adversary=adversary)
     rng = np.random.default_rng(0)
-    for s in states().astype(np.float32):
+    for s in states(3).astype(np.float32):
         a = rng.normal(size=2).astype(np.float32)
         ours, theirs = played.optimum(s), plain.optimum(s)
         for one, other in zip(ours, theirs, strict=True):
@@ -184,9 +187,8 @@ def test_no_effect_is_the_papers_system_to_the_bit(adversary):
         np.testing.assert_array_equal(
             played.sample_noise(s, key), plain.sample_noise(s, jax.random.clone(key))
         )
-    trials = [
-        cojax.evaluate(["zero"], problem(one, 8), 16, chunk=16).trials for one in (plain, played)
-    ]
+    found = [cojax.evaluate(["zero"], problem(one, 8), 16, chunk=16) for one in (plain, played)]
+    trials = [one.trials for one in found]
     for metric in ("discounted_return", "suboptimality", "coupled_regret"):
         np.testing.assert_array_equal(trials[0][metric], trials[1][metric])
 
@@ -194,7 +196,10 @@ def test_no_effect_is_the_papers_system_to_the_bit(adversary):
 # --- an ordinary certified system ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "adversary"), BOTH)
+@pytest.mark.parametrize(
+    ("name", "adversary"),
+    [x if x in SOME else pytest.param(*x, marks=pytest.mark.slow) for x in BOTH],
+)
 def test_the_validators_figures_hold(name, adversary):
     with scope("float64"):
         params = problem(make(name, adversary))
@@ -207,27 +212,35 @@ def test_the_validators_figures_hold(name, adversary):
         assert found.noise < 5.0
 
 
-@pytest.mark.parametrize(("name", "adversary"), SOME)
-def test_descent_on_actions_never_beats_the_value(name, adversary):
+@pytest.mark.parametrize(
+    "make_one",
+    [
+        lambda: line(adversary="myopic"),
+        pytest.param(lambda: make(*SOME[0]), marks=pytest.mark.slow),
+        pytest.param(lambda: make(*SOME[1]), marks=pytest.mark.slow),
+    ],
+)
+def test_descent_on_actions_never_beats_the_value(make_one):
     with scope("float64"):
-        params = problem(make(name, adversary))
-        s = jnp.asarray(states(3))
-        noise = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3, 6, 2)))
-        first, best = jax.jit(descent.search)(params, s, noise)
+        params = problem(played := make_one())
+        s = jnp.asarray(states(3)[:, : played.state_dim])
+        noise = np.random.default_rng(0).normal(size=(2, 3, 6, played.action_dim))
+        first, best = jax.jit(descent.search)(params, s, jnp.asarray(noise))
         found = descent.weigh(params, s, first, best)
         assert found.lowest > -1e-9
         assert found.reached < 1e-3 < found.start
 
 
-@pytest.mark.parametrize(("name", "adversary"), SOME)
+@pytest.mark.parametrize(("name", "adversary"), FEW)
 def test_the_environment_conforms(name, adversary):
     params = problem(make(name, adversary, np.float32))
     testing.check_env(ConverseEnv(params), params, num_states=4, num_draws=512)
 
 
-@pytest.mark.parametrize(("name", "adversary"), SOME)
+@pytest.mark.parametrize(("name", "adversary"), [("line", "optimal"), *FEW])
 def test_regret_is_the_sum_of_advantages(name, adversary):
-    params = problem(make(name, adversary, np.float32))
+    one = line(np.float32, adversary) if name == "line" else make(name, adversary, np.float32)
+    params = problem(one)
     found = cojax.evaluate(["zero", "lqr"], params, 512, 2)
     gaps, regrets = (found.trials[n][0] for n in ("suboptimality", "coupled_regret"))
     assert not found.trials["failed"].any()
@@ -293,7 +306,7 @@ def test_both_precisions_agree(name, adversary):
         assert relative(single, double) < 3e-6
 
 
-@pytest.mark.parametrize(("name", "adversary"), BOTH)
+@pytest.mark.parametrize(("name", "adversary"), SOME)
 def test_stacks_and_traces_once(name, adversary):
     one = problem(make(name, adversary, np.float32))
     two = one.replace(system=make(name, adversary, np.float32, p=0.75, g0=0.4))

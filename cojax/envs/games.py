@@ -42,9 +42,8 @@ class Play(NamedTuple):
         ended: whether the episode terminates.
         diverged: whether the state left the guard.
         tail: γ V*(s') where it ends, else 0.
-        advantage: Q*(s, a, d) - V*(s), of either sign.
-        agent_excess: |a - a*|²_B̂ >= 0, what the agent loses to the best reply.
-        adversary_excess: |d - d*|²_B_d >= 0, what the disturbance loses to a*.
+        delta: a - a*.
+        epsilon: d - d*.
     """
 
     s: Float[Array, "d"]
@@ -52,9 +51,8 @@ class Play(NamedTuple):
     ended: Bool[Array, ""]
     diverged: Bool[Array, ""]
     tail: Float[Array, ""]
-    advantage: Float[Array, ""]
-    agent_excess: Float[Array, ""]
-    adversary_excess: Float[Array, ""]
+    delta: Float[Array, "m"]
+    epsilon: Float[Array, "k"]
 
 
 class GameEnv(ConverseEnv):
@@ -91,8 +89,11 @@ class GameEnv(ConverseEnv):
         game = self.game(params)
         found = self.play(key, state, params, a=params.clip(_checked("a", a, game.action_dim)), d=d)
         rewards = (-found.cost - found.tail, found.cost + found.tail)
-        names = ("advantage", "agent_excess", "adversary_excess")
-        more = {name: getattr(found, name) for name in names}
+        more = {
+            "advantage": game.advantage(state.s, found.delta, found.epsilon),
+            "agent_excess": game.against("myopic").excess_cost(state.s, found.delta),
+            "adversary_excess": game.spent(state.s, found.epsilon),
+        }
         return self.told(state, found, rewards, params, more=more)
 
     def play(
@@ -126,9 +127,8 @@ class GameEnv(ConverseEnv):
             ended=ended,
             diverged=diverged,
             tail=jnp.where(ended, game.gamma * value, 0.0),
-            advantage=game.advantage(s, delta, epsilon),
-            agent_excess=game.against("myopic").excess_cost(s, delta),
-            adversary_excess=game.spent(s, epsilon),
+            delta=delta,
+            epsilon=epsilon,
         )
 
     def opponent(
