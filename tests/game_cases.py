@@ -14,6 +14,7 @@ from cojax.initial import Fixed
 from cojax.quadratic import Geometry
 
 GAMMA = {"states": np.array([[3.0, 0.4], [0.4, 2.0]]), "actuators": np.array([9.0, 6.0])}
+GAMMA["mass"] = np.array([3.0, 2.0])
 H = 0.3 * np.random.default_rng(5).normal(size=(4, 2))
 CASES = ("states", "actuators")
 
@@ -26,15 +27,24 @@ def arm(p=0.8, dtype=None, **options):
     return FAMILIES["ConverseArm"].build(2, p, dtype=dtype, **given | options)
 
 
+def mass(dtype=None):
+    """A point of mass in the plane, with a dense P and noise on all rows."""
+    P = np.diag([2.0, 3.0, 1.0, 1.5]) + 0.2
+    given = {"P": P, "Q": 0.6 * P, "R": 1.0, "gamma": 0.9, "Sigma": 1e-3}
+    return FAMILIES["PointMass"].build(p=0.8, dtype=dtype, **given)
+
+
 MADE = {}
 
 
 def make(name, adversary="optimal", dtype=None, **options):
-    """One game of each kind: of a full Γ on all states, and of a disturbance of the actuators."""
+    """One game of each kind: of a full Γ on all states, of a disturbance of the actuators, and of a
+    mass, which is quick to compile since M is constant.
+    """
     key = (name, adversary, dtype, jax.config.jax_enable_x64, *options.items())  # pyright: ignore
     if key not in MADE:
         h = H if name == "states" else "g"
-        base = arm(dtype=dtype, **options)
+        base = arm(dtype=dtype, **options) if name != "mass" else mass(dtype)
         MADE[key] = game(base, h=h, Gamma=GAMMA[name], adversary=adversary)
     return MADE[key]
 

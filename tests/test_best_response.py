@@ -52,19 +52,23 @@ def shares(constant, wave):
     assert found.name == "reply to leaning"
     given = {"num_steps": 60, "adversaries": {"own": found}}
     row = exploitability(player, params, 1024, 5, **given).rows[0]
-    return {name: row[name]["mean"] / answer for name in ("optimal", "myopic", "own")}
+    return answer, {name: row[name]["mean"] / answer for name in ("optimal", "myopic", "own")}
 
 
 def test_a_constant_deviation_is_exploited_by_what_is_trained():
     """From d*, which finds 85%; āᵀB̂ā/(1 - γ) is what value iteration finds."""
-    share = shares(0.4, 0.0)
+    answer, share = shares(0.4, 0.0)
+    numbers = {"P": 2.0, "R": 0.5, "h": 0.7, "price": 0.9 * 0.49 * 2.0 / 0.21}
+    numbers = {name: np.array([[x]]) for name, x in numbers.items()}
+    stated = known(np.array([[0.72]]), gamma=0.9, shift=np.array([0.4]), **numbers)
+    assert answer == pytest.approx(stated * (1.0 - 0.9**100), rel=1e-3)
     assert share["optimal"] < 0.9
     assert share["own"] == pytest.approx(1.0 - 0.9**60, abs=0.01)
 
 
 def test_what_is_trained_beats_what_is_known():
     """Where the reply of one step is not the best one."""
-    share = shares(0.1, 0.5)
+    share = shares(0.1, 0.5)[1]
     assert share["own"] > 1.01 * max(share["optimal"], share["myopic"])
     assert share["own"] == pytest.approx(1.0, abs=0.02)
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from game_cases import Grid, Pair, arm, exploited, full, line, make, states
+from game_cases import Pair, arm, full, line, make, states
 from helpers import run, scope
 
 import cojax
@@ -216,11 +216,12 @@ def test_against_a_policy_differences_are_of_either_sign():
 # --- exploitability ------------------------------------------------------------------------------
 
 
-def test_costs_of_any_pair_are_v_star_and_the_sum_of_differences():
+@pytest.mark.parametrize("name", ["mass", pytest.param("actuators", marks=pytest.mark.slow)])
+def test_costs_of_any_pair_are_v_star_and_the_sum_of_differences(name):
     """Tail-corrected costs against sums of Q* - V*, of either sign; the nominal number is that of
     an adversary that stays away, below V* for the oracle, and so no gap.
     """
-    params = problem(make("actuators", dtype=np.float32))
+    params = problem(make(name, dtype=np.float32))
     others = {"leaning": ADVERSARY, "away": lambda obs, key: jnp.zeros(2)}
     found = exploitability([AGENT, "oracle"], params, 256, 3, adversaries=others, num_steps=40)
     trials = found.evaluation.trials
@@ -250,7 +251,7 @@ def test_costs_of_any_pair_are_v_star_and_the_sum_of_differences():
 
 
 def test_a_constant_deviation_is_exploited_by_what_is_known():
-    """B̂ ā²/(1-γ): found by value iteration over the disturbance's replies, and by the rows."""
+    """B̂ ā²/(1-γ), which value iteration and what is trained find too: test_best_response."""
     played, shift = line(np.float32), 0.4
     curvature = float(played.curvature(jnp.zeros(1)).B_hat[0, 0])
     known = curvature * shift**2 / 0.1
@@ -265,10 +266,6 @@ def test_a_constant_deviation_is_exploited_by_what_is_known():
     assert row["by"] == "myopic"
     assert row["sampled_bound"] == pytest.approx(known, rel=1e-3)
     assert row["at_most"] == pytest.approx(known, rel=1e-6)
-    with scope("float64"):
-        grid = Grid(121)
-        excess = exploited(line(), lambda x: shift, grid)
-        np.testing.assert_allclose(excess[grid.inner], known, rtol=3e-4)
 
 
 def shifted(params, obs, key):
@@ -278,13 +275,13 @@ def shifted(params, obs, key):
 
 def test_references_are_the_same_against_all_and_failures_leave_no_interval():
     """The regulator is that of the problem against d*, also where the adversary is not smooth."""
-    params = problem(line(np.float32), 10)
+    params = problem(make("mass", dtype=np.float32), 10)
 
     def rough(obs, key):
-        return 0.1 * jnp.sign(obs)
+        return 0.1 * jnp.sign(obs[:2])
 
     def broken(obs, key):
-        return jnp.full(1, jnp.nan)
+        return jnp.full(2, jnp.nan)
 
     players = ["lqr", Policy((), lambda params, obs, key: broken(obs, key), "broken")]
     one, other = exploitability(players, params, 8, adversaries={"rough": rough}).rows
@@ -410,10 +407,9 @@ def test_self_play_trains_both_sides():
     from cojax.agents.self_play import self_play
 
     params = problem(line(np.float32))
-    tiny = {"num_envs": 2, "num_steps": 4, "num_minibatches": 2, "update_epochs": 1}
-    tiny |= {"hidden": (8,)}
+    tiny = {"num_envs": 2, "num_steps": 4, "hidden": (8,)}
     given = {"agent": tiny, "adversary": tiny, "num_seeds": 2, "total_timesteps": 20}
-    found = self_play("ppo", params, jax.random.key(0), **given)
+    found = self_play("a2c", params, jax.random.key(0), **given)
     assert found.timesteps == 24
     assert found.metrics["agent_reward"].shape == (2, 3)
     assert (found.metrics["agent_reward"] < 0.0).all()
@@ -423,7 +419,7 @@ def test_self_play_trains_both_sides():
         assert a.shape == (1,)
         assert (a != b).all()
     with pytest.raises(InputError, match="adversary: expected updates of 8 steps, got 2048"):
-        self_play("ppo", params, jax.random.key(0), agent=tiny)
+        self_play("ppo", params, jax.random.key(0), agent=tiny | {"num_minibatches": 2})
     with pytest.raises(InputError, match="shac: expected an algorithm without gradients"):
         self_play("shac", params, jax.random.key(0))
 

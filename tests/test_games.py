@@ -24,13 +24,12 @@ from cojax.zero_sum import ADVERSARIES, Answer, Split
 BOTH = [(name, adversary) for name in CASES for adversary in ADVERSARIES]
 OTHERS = {"PlanarAerial", "Aerial", "Isotropic"}  # of classes of their own
 SOME = [("states", "optimal"), ("actuators", "myopic")]
-FEW = [pytest.param(*SOME[0], marks=pytest.mark.slow), SOME[1]]
+LIGHT = [("mass", "myopic"), *(pytest.param(*x, marks=pytest.mark.slow) for x in SOME)]
 FIRST = [x if x in SOME else pytest.param(*x, marks=pytest.mark.slow) for x in BOTH]
 
 
 def problem(played, horizon=120, **options):
-    high = jnp.asarray([2.0, 1.0] * max(1, played.state_dim // 2), played.gamma.dtype)
-    high = high[: played.state_dim]
+    high = jnp.asarray(np.tile([2.0, 1.0], 2), played.gamma.dtype)
     given = {"max_steps_in_episode": horizon, "action_limit": None} | options
     return env_params(played, Uniform(-high, high), **given)
 
@@ -212,35 +211,27 @@ def test_the_validators_figures_hold(name, adversary):
         assert found.noise < 5.0
 
 
-@pytest.mark.parametrize(
-    "make_one",
-    [
-        lambda: line(adversary="myopic"),
-        pytest.param(lambda: make(*SOME[0]), marks=pytest.mark.slow),
-        pytest.param(lambda: make(*SOME[1]), marks=pytest.mark.slow),
-    ],
-)
-def test_descent_on_actions_never_beats_the_value(make_one):
+@pytest.mark.parametrize(("name", "adversary"), LIGHT)
+def test_descent_on_actions_never_beats_the_value(name, adversary):
     with scope("float64"):
-        params = problem(played := make_one())
-        s = jnp.asarray(states(3)[:, : played.state_dim])
-        noise = np.random.default_rng(0).normal(size=(2, 3, 6, played.action_dim))
-        first, best = jax.jit(descent.search)(params, s, jnp.asarray(noise))
+        params = problem(make(name, adversary, np.float64))
+        s = jnp.asarray(states(3))
+        noise = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3, 6, 2)))
+        first, best = jax.jit(descent.search)(params, s, noise)
         found = descent.weigh(params, s, first, best)
         assert found.lowest > -1e-9
         assert found.reached < 1e-3 < found.start
 
 
-@pytest.mark.parametrize(("name", "adversary"), FEW)
+@pytest.mark.parametrize(("name", "adversary"), LIGHT)
 def test_the_environment_conforms(name, adversary):
     params = problem(make(name, adversary, np.float32))
     testing.check_env(ConverseEnv(params), params, num_states=4, num_draws=512)
 
 
-@pytest.mark.parametrize(("name", "adversary"), [("line", "optimal"), *FEW])
+@pytest.mark.parametrize(("name", "adversary"), LIGHT)
 def test_regret_is_the_sum_of_advantages(name, adversary):
-    one = line(np.float32, adversary) if name == "line" else make(name, adversary, np.float32)
-    params = problem(one)
+    params = problem(make(name, adversary, np.float32))
     found = cojax.evaluate(["zero", "lqr"], params, 512, 2)
     gaps, regrets = (found.trials[n][0] for n in ("suboptimality", "coupled_regret"))
     assert not found.trials["failed"].any()
