@@ -392,7 +392,7 @@ def test_sums_of_five_pairs_agree_with_costs_and_need_no_more_trials():
     spec = importlib.util.spec_from_file_location("games_benchmark", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    rows = module.pairs(problem(line(np.float32), 40), 256)
+    rows = module.pairs(problem(make("mass", dtype=np.float32), 40), 256)
     assert len(rows) == 5
     assert min(row["sums"] for row in rows) < 0.0 < max(row["sums"] for row in rows)
     for row in rows:
