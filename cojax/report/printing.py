@@ -144,7 +144,7 @@ def print_rows(rows: Sequence[Row], overall: Mapping[str, Row] | None = None) ->
         notes.append(
             "Of games the gap is against the known d*. Exploitable: J - V* over V* against the "
             "disturbance that is worst for the policy, at least (≥) as against the worse of d* and "
-            "the reply of one step, at most (≤) what is proven."
+            "the reply of one step (∞: a trial failed against it), at most (≤) what is proven."
         )
     titles = (*SHOWN.values(), *(BOUNDS[name] for name in bounds))
     title = f"{rows[0]['num_trials']} paired trials, 95% intervals"
