@@ -1,14 +1,12 @@
-"""Games: what a step costs, and how exploitable what learners make of them is.
+"""Games: what a step costs, what pairs of policies cost, and how exploitable learners are.
 
-    python benchmarks/games.py [--steps 400000] [--trials 128]
+    python benchmarks/games.py [--only step pairs reply train] [--trials 128] [--seeds 5]
+                               [--games arm-n2-game ...]
 
-First the time of a step (drift, noise, cost) over that of the system without a disturbance, in
-turns, medians with quartiles. Then, on a game of an arm of two joints with γ = 0.9 and λ = 0.35,
-one seed of PPO from its defaults, trained three ways: against the known d* (``cojax.train``),
-against random disturbances of the size of d* (domain randomisation), and in self-play; and, without
-training, π*, the LQR and nothing. Gaps over the mean of V*: against d*, against the myopic reply,
-the larger of the two with an interval that holds for both; and for the disturbance of self-play,
-and for none, its own regret.
+step: the time of a step (drift, noise, cost) over that of the system without a disturbance, in
+turns, medians with quartiles. pairs: J - V* of five pairs, by costs and by sums of Q* - V*. reply:
+how much of a known exploitability a trained disturbance finds, and what it finds of the LQR. train:
+self-play of shipped games from its defaults, over seeds.
 """
 
 from __future__ import annotations
@@ -23,15 +21,15 @@ import numpy as np
 import cojax
 from cojax import system as systems
 from cojax.agents.self_play import self_play
-from cojax.envs import EnvParams, env_params
-from cojax.envs.games import AgentEnv, adversarial, opposed
+from cojax.envs import EnvParams
+from cojax.envs.games import nobody
+from cojax.evaluation.best_response import STARTS, best_response
 from cojax.evaluation.games import against, exploitability, regret
-from cojax.families import ConverseArm
-from cojax.families.arm import authors_P
-from cojax.games import game
 from cojax.policy import Policy
+from cojax.zero_sum import ADVERSARIES, Game
 
 STEPS = 64
+PARTS = ("step", "pairs", "reply", "train")
 
 
 @jax.jit
@@ -70,54 +68,126 @@ def ratios(name: str, batch: int = 2048, repeats: int = 9) -> dict[str, np.ndarr
     return {w: np.quantile(np.array(x[1:]) / plain, (0.25, 0.5, 0.75)) for w, x in seconds.items()}
 
 
-def random_push(limit: jax.Array, obs: jax.Array, key: jax.Array) -> jax.Array:
-    """d ~ U(-limit, limit)."""
-    return limit * jax.random.uniform(key, limit.shape, minval=-1.0, maxval=1.0)
+def scaled(params: tuple[Game, jax.Array], obs: jax.Array, key: jax.Array) -> jax.Array:
+    """So much of d*."""
+    return params[1] * params[0].saddle(obs).disturbance
 
 
-def learned(params: EnvParams, steps: int) -> tuple[dict[str, object], Policy]:
-    """Policies by how they were made, and the disturbance of self-play."""
-    key = jax.random.key(100)
-    size = adversarial(params).action_limit / 4.0  # of the largest d* of the initial law
-    randomised = opposed(params, Policy(size, random_push, "random"))
-    given = {"num_seeds": None, "total_timesteps": steps, "progress": None}
-    known = cojax.train("ppo", params, key, **given).policy
-    jostled = cojax.train("ppo", randomised, key, env=AgentEnv(), **given).policy
-    run = self_play("ppo", params, key, total_timesteps=steps)
-    policies: dict[str, object] = {"π*": "oracle", "LQR": "lqr", "nothing": "zero"}
-    policies |= {"PPO against d*": known, "PPO, random d": jostled}
-    return policies | {"PPO, self-play": run.agent.member(seed=0)}, run.adversary.member(seed=0)
+PAIRS = (  # a policy, and how much of d* plays against it
+    ("detuned-oracle:0.8", 0.0),
+    ("detuned-oracle:1.3", 1.5),
+    ("lqr", 0.5),
+    ("lqr", -1.0),
+    ("dithered-oracle:0.2", 1.0),
+)
+
+
+def pairs(params: EnvParams, trials: int, root: int = 11) -> list[dict[str, float]]:
+    """Of five pairs (π, σ) J - V* in two ways, on the same trials: costs and γᵀV*(s_T) less
+    V*(s_0), and the sum of Q* - V*; means, standard errors, how many of these they are apart, and
+    trials that the sum needs for the same interval over those that costs need.
+    """
+    game, rows = params.system, []
+    others = {
+        str(share): Policy((game, jnp.asarray(share, game.gamma.dtype)), scaled)
+        for share in dict.fromkeys(share for _, share in PAIRS)
+    }
+    names = [*dict.fromkeys(name for name, _ in PAIRS)]
+    found = exploitability(names, params, trials, root, adversaries=others).evaluation
+    for name, share in PAIRS:
+        at = found.fixtures.index(str(share)), names.index(name)
+        costs, sums = (found.trials[n][at] for n in ("tail_corrected", "suboptimality"))
+        apart = costs - sums
+        of_costs, of_sums, of_both = (x.std(ddof=1) / trials**0.5 for x in (costs, sums, apart))
+        row = {"policy": name, "share": share, "costs": costs.mean(), "costs_error": of_costs}
+        row |= {"sums": sums.mean(), "sums_error": of_sums, "apart": apart.mean() / of_both}
+        rows.append(row | {"ratio": (of_sums / of_costs) ** 2})
+    return rows
 
 
 def main() -> None:
     """Print both tables."""
-    parser = argparse.ArgumentParser(description="Games: cost of a step, exploitability")
-    parser.add_argument("--steps", type=int, default=400_000)
+    parser = argparse.ArgumentParser(description="Games: cost of a step, pairs, exploitability")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--trials", type=int, default=128)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--games", nargs="*", default=["arm-n2-game"])
     given = parser.parse_args()
+    for part in given.only:
+        {"step": steps, "pairs": table, "reply": replies, "train": training}[part](given)
+
+
+def steps(given: argparse.Namespace) -> None:
+    """What a step costs."""
     for name in ("arm-n2-game", "arm-n4-game", "point-mass-game"):
         for word, (low, middle, high) in ratios(name).items():
             print(f"step  {name:18s} {word:8s} {middle:5.2f}  [{low:.2f}, {high:.2f}]", flush=True)
-    params = small()
-    policies, disturbance = learned(params, given.steps)
-    for row in exploitability(policies, params, given.trials, 7).rows:
-        V, most = row["optimal_value"], row["at_least"]
-        known, myopic = (row[word]["mean"] / V for word in ("optimal", "myopic"))
-        interval = f"[{most['low'] / V:.4f}, {most['high'] / V:.4f}]" if most["low"] else ""
-        print(f"{row['policy']:16s} d* {known:.4f}  myopic {myopic:.4f}  at least {interval}")
-    others = {"self-play": disturbance, "none": lambda obs, key: jnp.zeros(4)}
-    for row in regret(others, params, given.trials, 7):
-        print(f"disturbance {row['adversary']:10s} regret/V* {row['relative']:.4f}")
 
 
-def small() -> EnvParams:
-    """A game of two joints, a disturbance in every state, that learners master in minutes."""
-    P = authors_P(2, 7)
-    options = {"P": P, "Q": 0.6 * P, "R": 2.0, "gamma": 0.9, "Sigma": 1e-3}
-    base = ConverseArm.build(2, 0.8, dtype=np.float32, **options)
-    played = game(base, h=np.eye(4), Gamma=0.9 * P / 0.35)
-    law = base.geometry.initial_law(np.float32)
-    return env_params(played, law, max_steps_in_episode=100, action_limit=None)
+def table(given: argparse.Namespace) -> None:
+    """Five pairs."""
+    params = cojax.load_fixture("arm-n2-game").params
+    for row in pairs(params, 4 * given.trials):
+        print(
+            f"pair  {row['policy']:20s} {row['share']:4.1f} d*  costs {row['costs']:8.3f} ± "
+            f"{1.96 * row['costs_error']:.3f}  sums {row['sums']:8.3f} ± "
+            f"{1.96 * row['sums_error']:.3f}  apart {row['apart']:5.2f} s.e.  trials "
+            f"{row['ratio']:.3f}",
+            flush=True,
+        )
+
+
+def shifted(params: tuple[Game, jax.Array], obs: jax.Array, key: jax.Array) -> jax.Array:
+    """a*, and a constant more."""
+    return params[0].saddle(obs).action + params[1]
+
+
+def replies(given: argparse.Namespace) -> None:
+    """What trained disturbances find: of a known answer, and of policies."""
+    params = cojax.load_fixture("point-mass-game").params
+    game, shift = params.system, jnp.asarray([0.1, -0.05])
+    B_hat = game.curvature(jnp.zeros(4)).B_hat  # pyright: ignore[reportAttributeAccessIssue]
+    known = float(shift @ B_hat @ shift) / (1.0 - float(game.gamma))
+    player = Policy((game, shift), shifted, "a* + constant")
+    for start in STARTS:
+        found = best_response(
+            player, params, jax.random.key(0), start=start, num_updates=200, num_steps=150
+        )
+        row = exploitability(
+            player, params, given.trials, 7, adversaries={"trained": found}, num_steps=150
+        ).rows[0]
+        share = row["trained"]["mean"] / known / (1.0 - float(game.gamma) ** 150)
+        print(f"reply  known answer, trained from {start}: {share:.4f} of it", flush=True)
+    params = cojax.load_fixture("arm-n2-game").params
+    found = best_response("lqr", params, jax.random.key(0), num_updates=200, num_steps=256)
+    row = exploitability("lqr", params, given.trials, 7, adversaries={"trained": found}).rows[0]
+    each = {name: row[name]["mean"] / row["optimal_value"] for name in (*ADVERSARIES, "trained")}
+    print("reply  lqr on arm-n2-game", " ".join(f"{n} {x:.4f}" for n, x in each.items()))
+
+
+def training(given: argparse.Namespace) -> None:
+    """Self-play of shipped games."""
+    for name in given.games:
+        seeds(name, given.seeds, given.trials)
+
+
+def seeds(name: str, num_seeds: int, trials: int) -> None:
+    """Self-play from its defaults on one shipped game: gap against d*, against the reply of one
+    step, and regret of the disturbance, over V*, beside that of none.
+    """
+    params = cojax.load_fixture(name).params
+    run = self_play("ppo", params, jax.random.key(2026), num_seeds=num_seeds)
+    away = nobody(params)
+    missed = regret({"own": run.adversary, "none": away}, params, trials, 7)
+    print(f"self-play {name}: regret of no disturbance {missed[-1]['relative']:.4f}")
+    rows = exploitability(run.agent, params, trials, 7).rows
+    for seed, (row, other) in enumerate(zip(rows, missed[:-1], strict=True)):
+        known, myopic = (row[word]["mean"] / row["optimal_value"] for word in ADVERSARIES)
+        print(
+            f"  seed {seed}  agent d* {known:.4f}  myopic {myopic:.4f}  disturbance "
+            f"{other['relative']:.4f}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from cojax.kinematic import KinematicGaussian
 from cojax.memory import as_stated, statement
 from cojax.quadratic import QuadraticGaussian
 from cojax.types import Options
-from cojax.zero_sum import Adversary, Answer, Game, require_known
+from cojax.zero_sum import Adversary, Answer, Game, Split, require_known
 
 ACTUATORS = "g"  # h = p g(s)
 
@@ -114,35 +114,62 @@ def _inner(
     return inputs.swapped(system, inverse_sqrt=root, **changes)
 
 
-def _reply(Gamma: np.ndarray, stated: Options, margin: float, dtype: DTypeLike) -> Answer:
-    """The series of x/(1 - x) on [0, λ̄], to half a rounding of ``dtype``; ``margin`` is λ.
-
-    c_j = 2 (1 - λ̄)^{-1/2} ϱ^j for j >= 1 with ϱ = (1 - √(1 - λ̄))/(1 + √(1 - λ̄)) (Mason and
-    Handscomb, Chebyshev Polynomials, 2003, sec. 5.2). λ̄ is λ rounded up to a power of two, from
-    1/16 on to sixteenths, so that games of like λ share one shape.
+def _reply(Gamma: np.ndarray, stated: Options, margin: float, dtype: DTypeLike) -> Answer | Split:
+    """The shorter of two series, the second where every action drives a row of its own and Γ is
+    diagonal; ``margin`` is λ. Bounds of spectra are rounded up to a power of two, from 1/16 on to
+    sixteenths, so that games of like λ share one shape.
     """
-    high = max(margin, 2.0**-20)
-    step = 0.0625 if high > 0.0625 else 2.0 ** math.ceil(math.log2(high))
-    high = min(step * math.ceil(high / step), 0.5 * (1.0 + high))
-    low = math.sqrt(1.0 - high)
-    rho = (1.0 - low) / (1.0 + low)
-    tolerance = 0.25 * float(np.finfo(dtype).eps) * low * (1.0 - rho)
-    c = 2.0 / low * rho ** np.arange(max(2, math.ceil(math.log(tolerance) / math.log(rho))))
-    c[0] = 0.5 * c[0] - 1.0
-    geometry, ahead = stated["geometry"], None
+    geometry, cast = stated["geometry"], partial(linalg.to_device, dtype=dtype)
+    high, driven = _rounded_up(margin), None
+    c = _series(0.5 * high, 0.5 * high, dtype)
+    c[0] -= 1.0
     if geometry.one_row_each:
         with precision.x64():
-            rows = np.argmax(np.asarray(geometry.largest_input(np.float64)), axis=1)
-        ahead = linalg.to_full(stated["P"])[np.ix_(rows, rows)]
-        ahead = linalg.to_device(stated["gamma"] * stated["p"] ** 2 * ahead, dtype)
+            most = np.asarray(geometry.largest_input(np.float64))
+        rows, most = np.argmax(most, axis=1), most.max(axis=1)
+        driven = linalg.to_full(stated["P"])[np.ix_(rows, rows)]
+        driven = stated["gamma"] * stated["p"] ** 2 * driven
+        if Gamma.ndim == 1:
+            own = np.diagonal(driven).copy()
+            others, scale = driven - np.diag(own), most / np.sqrt(Gamma - most**2 * own)
+            r = float(np.linalg.norm(scale[:, None] * np.abs(others) * scale, 2))
+            if r < 0.9 and len(shorter := _series(0.0, _rounded_up(r), dtype)) < len(c):
+                return Split(
+                    coefficients=cast(shorter),
+                    twice_t_A=cast(np.zeros(len(own))),
+                    twice_t_D=cast(2.0 / _rounded_up(r)),
+                    price=cast(Gamma),
+                    own=cast(own),
+                    others=cast(others),
+                )
     return Answer(
-        coefficients=linalg.to_device(c, dtype),
-        twice_t_A=linalg.to_device(np.full(len(Gamma), -2.0), dtype),
-        twice_t_D=linalg.to_device(4.0 / high, dtype),
-        root=linalg.to_device(linalg.sqrt_psd(Gamma), dtype),
-        unroot=linalg.to_device(linalg.inverse_sqrt_spd(Gamma), dtype),
-        ahead=ahead,
+        coefficients=cast(c),
+        twice_t_A=cast(np.full(len(Gamma), -2.0)),
+        twice_t_D=cast(4.0 / high),
+        root=cast(linalg.sqrt_psd(Gamma)),
+        unroot=cast(linalg.inverse_sqrt_spd(Gamma)),
+        ahead=None if driven is None else cast(driven),
     )
+
+
+def _rounded_up(x: float) -> float:
+    """To a power of two, from 1/16 on to a sixteenth, or half the way to 1."""
+    x = max(x, 2.0**-20)
+    step = 0.0625 if x > 0.0625 else 2.0 ** math.ceil(math.log2(x))
+    return min(step * math.ceil(x / step), 0.5 * (1.0 + x))
+
+
+def _series(middle: float, half: float, dtype: DTypeLike) -> np.ndarray:
+    """Chebyshev coefficients of 1/(1 - x), |x - middle| <= half, to half a rounding of ``dtype``:
+    c_j = 2 ϱ^j/l for j >= 1 with l² = (1 - middle)² - half² and ϱ = (1 - middle - l)/half (Mason
+    and Handscomb, Chebyshev Polynomials, 2003, sec. 5.2).
+    """
+    low = math.sqrt((1.0 - middle) ** 2 - half**2)
+    rho = half / (1.0 - middle + low)
+    tolerance = 0.25 * float(np.finfo(dtype).eps) * low * (1.0 - rho)
+    c = 2.0 / low * rho ** np.arange(max(2, math.ceil(math.log(tolerance) / math.log(rho))))
+    c[0] *= 0.5
+    return c
 
 
 def _matrix(system: QuadraticGaussian, h: ArrayLike | str, stated: Options) -> np.ndarray | None:

@@ -92,7 +92,7 @@ class Game(System):
     Gamma: Symmetric
     h: Float[Array, "*batch d k"] | None
     strategy: Float[Array, "*batch n k"]
-    answer: Float[Array, "*batch d k"] | Answer | None
+    answer: Float[Array, "*batch d k"] | Answer | Split | None
     margin: Float[Array, "*batch"]
     adversary: Adversary = struct.field(pytree_node=False, default="optimal")
     origin: dataclasses.InitVar[object] = dataclasses.field(default=None, kw_only=True)
@@ -165,11 +165,13 @@ class Game(System):
         inner, answer = self.inner, self.answer
         if answer is None:
             return jnp.zeros(self.disturbance_dim, delta.dtype)
-        if not isinstance(answer, Answer):
+        if not isinstance(answer, Answer | Split):
             return product(inner.push(s, delta), answer)
+        gain = inner.geometry.actuate_transpose(s, jnp.ones_like(s))
+        if isinstance(answer, Split):
+            return answer.reply(gain, delta)
         driven = answer.ahead
         if driven is not None:
-            gain = inner.geometry.actuate_transpose(s, jnp.ones_like(s))
 
             def felt(d):  # γ p² gᵀP g d, an action a row
                 return gain * matvec(driven, gain * d)
@@ -317,6 +319,34 @@ class Answer(ChebyshevInverseSqrt):
             return matvec(self.unroot, D(matvec(self.unroot, v)))
 
         return matvec(self.unroot, super().__call__(scaled, matvec(self.root, u)))
+
+
+@struct.dataclass
+class Split(ChebyshevInverseSqrt):
+    """The same where actions drive rows of their own, by gains g_i, and Γ is diagonal. With
+    K = γ p² P in those rows and e = (Γ - g² diag K)^{-1/2},
+
+        B_d⁻¹ = e (1 - X)⁻¹ e      X = e g (K - diag K) g e      -r <= X <= r < 1
+
+    a series in X, short where P couples these rows weakly.
+
+    Attributes:
+        price: (m,), Γ.
+        own: (m,), diag K.
+        others: (m, m), K - diag K.
+    """
+
+    price: Float[Array, "*batch m"] = struct.field(default=None)
+    own: Float[Array, "*batch m"] = struct.field(default=None)
+    others: Float[Array, "*batch m m"] = struct.field(default=None)
+    name = "split reply"
+
+    def reply(self, gain: Float[Array, "m"], delta: Float[Array, "m"]) -> Float[Array, "m"]:
+        """ε₁ = B_d⁻¹ g K g δ for ``gain`` g and ``delta`` δ."""
+        e = jax.lax.rsqrt(self.price - gain**2 * self.own)
+        pushed, scale = gain * delta, gain * e
+        ahead = scale * (self.own * pushed + matvec(self.others, pushed))
+        return e * self(lambda v: scale * matvec(self.others, scale * v), ahead)
 
 
 def require_known(adversary: str) -> None:

@@ -14,6 +14,7 @@ from cojax.initial import Fixed
 from cojax.quadratic import Geometry
 
 GAMMA = {"states": np.array([[3.0, 0.4], [0.4, 2.0]]), "actuators": np.array([9.0, 6.0])}
+GAMMA["mass"] = np.array([3.0, 2.0])
 H = 0.3 * np.random.default_rng(5).normal(size=(4, 2))
 CASES = ("states", "actuators")
 
@@ -26,10 +27,26 @@ def arm(p=0.8, dtype=None, **options):
     return FAMILIES["ConverseArm"].build(2, p, dtype=dtype, **given | options)
 
 
+def mass(dtype=None):
+    """A point of mass in the plane, with a dense P and noise on all rows."""
+    P = np.diag([2.0, 3.0, 1.0, 1.5]) + 0.2
+    given = {"P": P, "Q": 0.6 * P, "R": 1.0, "gamma": 0.9, "Sigma": 1e-3}
+    return FAMILIES["PointMass"].build(p=0.8, dtype=dtype, **given)
+
+
+MADE = {}
+
+
 def make(name, adversary="optimal", dtype=None, **options):
-    """One game of each kind: of a full Γ on all states, and of a disturbance of the actuators."""
-    h = H if name == "states" else "g"
-    return game(arm(dtype=dtype, **options), h=h, Gamma=GAMMA[name], adversary=adversary)
+    """One game of each kind: of a full Γ on all states, of a disturbance of the actuators, and of a
+    mass, which is quick to compile since M is constant.
+    """
+    key = (name, adversary, dtype, jax.config.jax_enable_x64, *options.items())  # pyright: ignore
+    if key not in MADE:
+        h = H if name == "states" else "g"
+        base = arm(dtype=dtype, **options) if name != "mass" else mass(dtype)
+        MADE[key] = game(base, h=h, Gamma=GAMMA[name], adversary=adversary)
+    return MADE[key]
 
 
 def states(num=8, seed=0):
@@ -156,6 +173,25 @@ def lowest(F):
     a, b, c = (np.take_along_axis(F, (i + k)[..., None], -1)[..., 0] for k in (-1, 0, 1))
     bend = a - 2 * b + c
     return b - (a - c) ** 2 / (8 * np.where(bend > 0, bend, 1))
+
+
+def exploited(played, deviation, grid, num=170):
+    """max over all disturbances of J - V* at the grid's states, where the agent plays
+    a* + ``deviation``(x): value iteration over 61 replies.
+    """
+    x = grid.x
+    at = batched(played.saddle, x)
+    a, best = at.action[:, 0] + deviation(x), at.disturbance[:, 0]
+    d = best[:, None] + np.linspace(-2.0, 2.0, 61)
+    Gamma = 0.9 * 0.49 * 2.0 / 0.21
+    cost = (0.6 * x**2 + 0.5 * a**2)[:, None] - Gamma * d**2
+    z = (at.drift[:, 0] + 0.72 * a)[:, None] + 0.7 * d
+    V = 2.0 * x**2 + 2.7
+    step = cost + 0.9 * (2.0 * (z**2 + 0.15) + 2.7) - V[:, None]
+    ahead, excess = grid.expectation(z).reshape(-1, len(x)), np.zeros(len(x))
+    for _ in range(num):
+        excess = -lowest(-(step + 0.9 * (ahead @ excess).reshape(step.shape)))
+    return excess
 
 
 def batched(function, x):

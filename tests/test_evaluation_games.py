@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from functools import partial
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from game_cases import Grid, Pair, arm, batched, full, line, lowest, make, states
+from game_cases import Pair, arm, full, line, make, states
 from helpers import run, scope
 
 import cojax
 from cojax import streams
 from cojax.envs import ConverseEnv, EnvState, env_params
-from cojax.envs.games import AdversaryEnv, AgentEnv, GameEnv, adversarial, opposed
+from cojax.envs.games import AdversaryEnv, AgentEnv, GameEnv, adversarial, nobody, opposed
 from cojax.errors import InputError
-from cojax.evaluation.games import exploitability, nominal, regret
-from cojax.games import game
-from cojax.initial import Uniform
+from cojax.evaluation.games import exploitability, nominal, regret, with_bounds
+from cojax.initial import Fixed, Uniform
 from cojax.players import Adversarial, Opposed
 from cojax.policy import Policy
+from cojax.report.page import write_report
 
 SHIFT = jnp.asarray([0.3, -0.2], jnp.float32)
 
 
 def problem(played, horizon=60, **options):
-    high = jnp.asarray(np.tile([2.0, 1.0], 2), played.gamma.dtype)
+    high = jnp.asarray(np.tile([2.0, 1.0], 2), played.gamma.dtype)[: played.state_dim]
     given = {"max_steps_in_episode": horizon, "action_limit": None} | options
     return env_params(played, Uniform(-high, high), **given)
 
@@ -161,6 +163,15 @@ def test_a_policy_that_draws_meets_fresh_keys():
     np.testing.assert_allclose(np.diag(found), np.diag(Sigma), rtol=0.1)
 
 
+def test_the_box_of_disturbances_is_that_of_states_that_are_reached():
+    """Also where all trials start at rest, in the origin."""
+    params = env_params(make("states", dtype=np.float32), Fixed(jnp.zeros(4)), action_limit=None)
+    found = np.asarray(adversarial(params).action_limit)
+    away = 0.03 * np.random.default_rng(0).normal(size=(100, 4)).astype(np.float32)
+    largest = np.abs(jax.vmap(lambda s: params.system.saddle(s).disturbance)(away)).max()
+    assert 0.2 * largest < found.max() / 4.0 < 5.0 * largest
+
+
 # --- the disturbance's own problem ---------------------------------------------------------------
 
 
@@ -205,11 +216,12 @@ def test_against_a_policy_differences_are_of_either_sign():
 # --- exploitability ------------------------------------------------------------------------------
 
 
-def test_costs_of_any_pair_are_v_star_and_the_sum_of_differences():
+@pytest.mark.parametrize("name", ["mass", pytest.param("actuators", marks=pytest.mark.slow)])
+def test_costs_of_any_pair_are_v_star_and_the_sum_of_differences(name):
     """Tail-corrected costs against sums of Q* - V*, of either sign; the nominal number is that of
     an adversary that stays away, below V* for the oracle, and so no gap.
     """
-    params = problem(make("actuators", dtype=np.float32))
+    params = problem(make(name, dtype=np.float32))
     others = {"leaning": ADVERSARY, "away": lambda obs, key: jnp.zeros(2)}
     found = exploitability([AGENT, "oracle"], params, 256, 3, adversaries=others, num_steps=40)
     trials = found.evaluation.trials
@@ -239,7 +251,7 @@ def test_costs_of_any_pair_are_v_star_and_the_sum_of_differences():
 
 
 def test_a_constant_deviation_is_exploited_by_what_is_known():
-    """B̂ ā²/(1-γ): found by value iteration over the disturbance's replies, and by the rows."""
+    """B̂ ā²/(1-γ), which value iteration and what is trained find too: test_best_response."""
     played, shift = line(np.float32), 0.4
     curvature = float(played.curvature(jnp.zeros(1)).B_hat[0, 0])
     known = curvature * shift**2 / 0.1
@@ -254,21 +266,6 @@ def test_a_constant_deviation_is_exploited_by_what_is_known():
     assert row["by"] == "myopic"
     assert row["sampled_bound"] == pytest.approx(known, rel=1e-3)
     assert row["at_most"] == pytest.approx(known, rel=1e-6)
-    with scope("float64"):
-        played, grid = line(), Grid(121)
-        x = grid.x
-        at = batched(played.saddle, x)
-        a, best = at.action[:, 0] + shift, at.disturbance[:, 0]
-        d = best[:, None] + np.linspace(-2.0, 2.0, 61)
-        Gamma = 0.9 * 0.49 * 2.0 / 0.21
-        cost = (0.6 * x**2 + 0.5 * a**2)[:, None] - Gamma * d**2
-        z = (at.drift[:, 0] + 0.72 * a)[:, None] + 0.7 * d
-        V = 2.0 * x**2 + 2.7
-        step = cost + 0.9 * (2.0 * (z**2 + 0.15) + 2.7) - V[:, None]
-        ahead, excess = grid.expectation(z).reshape(-1, len(x)), np.zeros(len(x))
-        for _ in range(170):
-            excess = -lowest(-(step + 0.9 * (ahead @ excess).reshape(step.shape)))
-        np.testing.assert_allclose(excess[grid.inner], known, rtol=3e-4)
 
 
 def shifted(params, obs, key):
@@ -278,7 +275,7 @@ def shifted(params, obs, key):
 
 def test_references_are_the_same_against_all_and_failures_leave_no_interval():
     """The regulator is that of the problem against d*, also where the adversary is not smooth."""
-    params = problem(make("states", dtype=np.float32), 10)
+    params = problem(make("mass", dtype=np.float32), 10)
 
     def rough(obs, key):
         return 0.1 * jnp.sign(obs[:2])
@@ -340,7 +337,27 @@ def test_bad_input_is_refused_in_one_line(line):
     assert "\n" not in str(caught.value)
 
 
-def test_the_command_line_asks_who_plays():
+def test_rows_of_games_have_bounds_of_exploitability():
+    """Of policies of one fixture each too; other systems have none."""
+    games = {"a": problem(make("states", dtype=np.float32))}
+    systems = games | {"plain": problem(arm(dtype=np.float32))}
+    each = Policy(jnp.stack([0.4 * SHIFT, SHIFT]), leaning, "each", ("fixture",))
+    found = cojax.evaluate(["oracle", each], systems, 8, 3, num_steps=6)
+    rows = with_bounds(found, ["oracle", each], systems)
+    trials = exploitability(AGENT, games, 8, 3, num_steps=6).evaluation.trials
+    optimal, myopic = trials["relative_suboptimality"][:, 0].mean(axis=-1)
+    bound = rows[1]["exploitability_at_least"]
+    assert rows[1]["relative_suboptimality"]["mean"] == pytest.approx(optimal, rel=1e-5)
+    assert bound["mean"] == pytest.approx(myopic, rel=1e-5)
+    assert myopic > 1.01 * optimal
+    assert bound["low"] < bound["mean"] < bound["high"]
+    zero = {"mean": 0.0, "low": 0.0, "high": 0.0}
+    assert rows[0]["exploitability_at_least"] == rows[0]["exploitability_at_most"] == zero
+    assert "exploitability_at_most" not in rows[1]
+    assert not any("exploitability_at_least" in row for row in rows[2:])
+
+
+def test_the_command_line_asks_who_plays(tmp_path):
     """Of a shipped game; and refuses a system that is none."""
 
     def ask(fixture, *words):
@@ -357,6 +374,30 @@ def test_the_command_line_asks_who_plays():
     for words in (("--adversary", "none", "--out", "folder"), ("--adversary", "fair")):
         assert ask("arm-n2-game", *words)[0] == 2
     assert ask("arm-n2-p0.80-s7", "--adversary", "optimal")[0] == 2
+    folder = tmp_path / "results"
+    given = ["--fixture", "arm-n2-game", "--policy", "zero", "--trials", "4", "--steps", "3"]
+    status, out, _ = run("evaluate", *given, "--out", str(folder))
+    assert status == 0
+    assert "exploitable ≥" in out
+    (row,) = json.loads((folder / "rows.json").read_text("utf-8"))
+    assert row["exploitability_at_least"]["mean"] > row["relative_suboptimality"]["mean"] > 0.0
+    page = write_report(folder).read_text("utf-8")
+    assert "Exploitable ≥" in page
+    assert "Exploitable ≤" not in page
+
+
+def test_sums_of_five_pairs_agree_with_costs_and_need_no_more_trials():
+    """The table of the benchmark, on a small game."""
+    path = Path(__file__).parents[1] / "benchmarks" / "games.py"
+    spec = importlib.util.spec_from_file_location("games_benchmark", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    rows = module.pairs(problem(make("mass", dtype=np.float32), 40), 256)
+    assert len(rows) == 5
+    assert min(row["sums"] for row in rows) < 0.0 < max(row["sums"] for row in rows)
+    for row in rows:
+        assert abs(row["apart"]) < 4.0
+        assert 0.0 < row["ratio"] <= 1.0
 
 
 # --- self-play -----------------------------------------------------------------------------------
@@ -365,41 +406,35 @@ def test_the_command_line_asks_who_plays():
 def test_self_play_trains_both_sides():
     from cojax.agents.self_play import self_play
 
-    params = problem(make("actuators", dtype=np.float32))
-    tiny = {"num_envs": 2, "num_steps": 4, "num_minibatches": 2, "update_epochs": 1}
-    tiny |= {"hidden": (8,)}
-    found = self_play(
-        "ppo",
-        params,
-        jax.random.key(0),
-        agent=tiny,
-        adversary=tiny,
-        num_seeds=2,
-        total_timesteps=20,
-    )
+    params = problem(line(np.float32))
+    tiny = {"num_envs": 2, "num_steps": 4, "hidden": (8,)}
+    given = {"agent": tiny, "adversary": tiny, "num_seeds": 2, "total_timesteps": 20}
+    found = self_play("a2c", params, jax.random.key(0), **given)
     assert found.timesteps == 24
     assert found.metrics["agent_reward"].shape == (2, 3)
     assert (found.metrics["agent_reward"] < 0.0).all()
-    obs = jnp.ones(4)
+    obs = jnp.ones(1)
     for policy in (found.agent, found.adversary):
         a, b = (policy.member(seed=i)(obs, streams.root_key(0)) for i in (0, 1))
-        assert a.shape == (2,)
+        assert a.shape == (1,)
         assert (a != b).all()
-    with pytest.raises(InputError, match="adversary: expected updates of 8 steps, got 512"):
-        self_play("ppo", params, jax.random.key(0), agent=tiny)
+    with pytest.raises(InputError, match="adversary: expected updates of 8 steps, got 2048"):
+        self_play("ppo", params, jax.random.key(0), agent=tiny | {"num_minibatches": 2})
     with pytest.raises(InputError, match="shac: expected an algorithm without gradients"):
         self_play("shac", params, jax.random.key(0))
 
 
 @pytest.mark.slow
 def test_self_play_comes_near_the_saddle_point():
+    """On a shipped game, from its defaults, on seeds on which nothing was chosen."""
     from cojax.agents.self_play import self_play
 
-    P = full(arm().P)
-    base = arm(dtype=np.float32, Q=0.6 * P, Sigma=1e-3, R=2.0)
-    params = problem(game(base, h=np.eye(4), Gamma=0.9 * P / 0.35), 100)
-    found = self_play("ppo", params, jax.random.key(0), total_timesteps=400_000)
-    row = exploitability(found.agent, params, 64, 7).rows[0]
-    missed = regret({"own": found.adversary, "away": lambda obs, key: jnp.zeros(4)}, params, 64, 7)
-    assert row["optimal"]["mean"] < 0.1 * row["optimal_value"]
-    assert missed[0]["relative"] < 0.1 < missed[1]["relative"]
+    params = cojax.load_fixture("arm-n2-game").params
+    found = self_play("ppo", params, jax.random.key(7), num_seeds=2)
+    rows = exploitability(found.agent, params, 64, 7).rows
+    away = nobody(params)
+    missed = regret({"own": found.adversary, "away": away}, params, 64, 7)
+    assert len(rows) == len(missed) - 1 == 2
+    for row, other in zip(rows, missed[:-1], strict=True):
+        assert row["optimal"]["mean"] < 0.1 * row["optimal_value"]
+        assert other["relative"] < missed[-1]["relative"] < 0.1

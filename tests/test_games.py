@@ -19,11 +19,13 @@ from cojax.fixtures import descent
 from cojax.fixtures.pointwise import at_states
 from cojax.games import game
 from cojax.initial import Uniform
-from cojax.zero_sum import ADVERSARIES
+from cojax.zero_sum import ADVERSARIES, Answer, Split
 
 BOTH = [(name, adversary) for name in CASES for adversary in ADVERSARIES]
 OTHERS = {"PlanarAerial", "Aerial", "Isotropic"}  # of classes of their own
 SOME = [("states", "optimal"), ("actuators", "myopic")]
+LIGHT = [("mass", "myopic"), *(pytest.param(*x, marks=pytest.mark.slow) for x in SOME)]
+FIRST = [x if x in SOME else pytest.param(*x, marks=pytest.mark.slow) for x in BOTH]
 
 
 def problem(played, horizon=120, **options):
@@ -171,7 +173,7 @@ def test_no_effect_is_the_papers_system_to_the_bit(adversary):
     plain = arm(dtype=np.float32)
     played = game(plain, h=np.zeros((4, 3)), Gamma=2.0, adversary=adversary)
     rng = np.random.default_rng(0)
-    for s in states().astype(np.float32):
+    for s in states(3).astype(np.float32):
         a = rng.normal(size=2).astype(np.float32)
         ours, theirs = played.optimum(s), plain.optimum(s)
         for one, other in zip(ours, theirs, strict=True):
@@ -184,9 +186,8 @@ def test_no_effect_is_the_papers_system_to_the_bit(adversary):
         np.testing.assert_array_equal(
             played.sample_noise(s, key), plain.sample_noise(s, jax.random.clone(key))
         )
-    trials = [
-        cojax.evaluate(["zero"], problem(one, 8), 16, chunk=16).trials for one in (plain, played)
-    ]
+    found = [cojax.evaluate(["zero"], problem(one, 8), 16, chunk=16) for one in (plain, played)]
+    trials = [one.trials for one in found]
     for metric in ("discounted_return", "suboptimality", "coupled_regret"):
         np.testing.assert_array_equal(trials[0][metric], trials[1][metric])
 
@@ -194,7 +195,10 @@ def test_no_effect_is_the_papers_system_to_the_bit(adversary):
 # --- an ordinary certified system ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "adversary"), BOTH)
+@pytest.mark.parametrize(
+    ("name", "adversary"),
+    [x if x in SOME else pytest.param(*x, marks=pytest.mark.slow) for x in BOTH],
+)
 def test_the_validators_figures_hold(name, adversary):
     with scope("float64"):
         params = problem(make(name, adversary))
@@ -207,10 +211,10 @@ def test_the_validators_figures_hold(name, adversary):
         assert found.noise < 5.0
 
 
-@pytest.mark.parametrize(("name", "adversary"), SOME)
+@pytest.mark.parametrize(("name", "adversary"), LIGHT)
 def test_descent_on_actions_never_beats_the_value(name, adversary):
     with scope("float64"):
-        params = problem(make(name, adversary))
+        params = problem(make(name, adversary, np.float64))
         s = jnp.asarray(states(3))
         noise = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3, 6, 2)))
         first, best = jax.jit(descent.search)(params, s, noise)
@@ -219,13 +223,13 @@ def test_descent_on_actions_never_beats_the_value(name, adversary):
         assert found.reached < 1e-3 < found.start
 
 
-@pytest.mark.parametrize(("name", "adversary"), SOME)
+@pytest.mark.parametrize(("name", "adversary"), LIGHT)
 def test_the_environment_conforms(name, adversary):
     params = problem(make(name, adversary, np.float32))
     testing.check_env(ConverseEnv(params), params, num_states=4, num_draws=512)
 
 
-@pytest.mark.parametrize(("name", "adversary"), SOME)
+@pytest.mark.parametrize(("name", "adversary"), LIGHT)
 def test_regret_is_the_sum_of_advantages(name, adversary):
     params = problem(make(name, adversary, np.float32))
     found = cojax.evaluate(["zero", "lqr"], params, 512, 2)
@@ -293,7 +297,7 @@ def test_both_precisions_agree(name, adversary):
         assert relative(single, double) < 3e-6
 
 
-@pytest.mark.parametrize(("name", "adversary"), BOTH)
+@pytest.mark.parametrize(("name", "adversary"), SOME)
 def test_stacks_and_traces_once(name, adversary):
     one = problem(make(name, adversary, np.float32))
     two = one.replace(system=make(name, adversary, np.float32, p=0.75, g0=0.4))
@@ -337,6 +341,23 @@ def test_the_reply_to_the_actuators_factors_nothing():
         for word in ("cholesky", "eigh", "triangular_solve", "lu", "custom_linear_solve"):
             assert f" {word}[" not in text
         assert "dot_general" in text
+
+
+@pytest.mark.parametrize(("coupling", "kind"), [(0.3, Split), (1.4, Answer)])
+def test_both_series_of_the_reply_solve_its_equations(coupling, kind):
+    """Γ - γ p² gᵀP g by NumPy, of actuators whose rows P couples little and much."""
+    P = np.diag([4.0, 1.3, 3.0, 2.3])
+    P[1, 3] = P[3, 1] = coupling
+    with scope("float64"):
+        played = game(arm(P=P, Q=0.5 * P), h="g", Gamma=[9.0, 6.0], adversary="myopic")
+        assert type(played.answer) is kind
+        for s in states(4):
+            delta = np.array([0.7, -0.4])
+            g = 0.8 * np.cos(s[0::2])
+            ahead = 0.9 * g[:, None] * P[1::2, 1::2] * g
+            solved = np.linalg.solve(np.diag([9.0, 6.0]) - ahead, ahead @ delta)
+            found = played.reply(jnp.asarray(s), jnp.asarray(delta))
+            np.testing.assert_allclose(found, solved, rtol=1e-12)
 
 
 # --- bad input -----------------------------------------------------------------------------------

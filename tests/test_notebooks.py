@@ -15,6 +15,7 @@ FOLDER = Path(__file__).parents[1] / "notebooks"
 NAMES = (
     "certificates",
     "first_steps",
+    "how_robust_is_robust",
     "hyperparameter_search",
     "own_family",
     "own_learner",

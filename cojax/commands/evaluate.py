@@ -82,7 +82,7 @@ def evaluate(
 
     from cojax.errors import InputError
     from cojax.evaluation import evaluate as run
-    from cojax.evaluation import games
+    from cojax.evaluation import games, provenance
     from cojax.evaluation.aggregates import over_systems, scores
     from cojax.fixtures import load_fixture
     from cojax.io import files, json_text
@@ -120,12 +120,12 @@ def evaluate(
         played = {fixture.id: games.against(fixture, adversary) for fixture in loaded}  # pyright: ignore
         subjects = loaded if adversary == "optimal" else played
     result = run(chosen, subjects, trials, root, num_steps=steps)
-    rows = result.rows()
+    rows = games.with_bounds(result, chosen, subjects)
     try:
         if out is not None:
             settings = {"fixtures": fixtures, "policies": [*policies, *models]}
             settings |= {"trials": trials, "steps": steps}
-            result.save(out, settings)
+            provenance.save(result, out, settings, rows)
         if chart is not None:
             _draw(named, loaded[0], chart, num_trials=trials, num_steps=steps, root=root)
     finally:  # a full disk does not take the figures too

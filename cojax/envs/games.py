@@ -29,6 +29,7 @@ from cojax.policy import Policy
 from cojax.types import Array, Bool, Float, PRNGKeyArray, PyTree
 from cojax.zero_sum import Game
 
+DRAWS, REACHED = 1024, 32  # trials and steps of each, from which the box of disturbances is
 POLICY_DRAW = 7  # folded into the key of a step: what a policy that plays along draws from
 
 
@@ -41,9 +42,8 @@ class Play(NamedTuple):
         ended: whether the episode terminates.
         diverged: whether the state left the guard.
         tail: γ V*(s') where it ends, else 0.
-        advantage: Q*(s, a, d) - V*(s), of either sign.
-        agent_excess: |a - a*|²_B̂ >= 0, what the agent loses to the best reply.
-        adversary_excess: |d - d*|²_B_d >= 0, what the disturbance loses to a*.
+        delta: a - a*.
+        epsilon: d - d*.
     """
 
     s: Float[Array, "d"]
@@ -51,9 +51,8 @@ class Play(NamedTuple):
     ended: Bool[Array, ""]
     diverged: Bool[Array, ""]
     tail: Float[Array, ""]
-    advantage: Float[Array, ""]
-    agent_excess: Float[Array, ""]
-    adversary_excess: Float[Array, ""]
+    delta: Float[Array, "m"]
+    epsilon: Float[Array, "k"]
 
 
 class GameEnv(ConverseEnv):
@@ -90,8 +89,11 @@ class GameEnv(ConverseEnv):
         game = self.game(params)
         found = self.play(key, state, params, a=params.clip(_checked("a", a, game.action_dim)), d=d)
         rewards = (-found.cost - found.tail, found.cost + found.tail)
-        names = ("advantage", "agent_excess", "adversary_excess")
-        more = {name: getattr(found, name) for name in names}
+        more = {
+            "advantage": game.advantage(state.s, found.delta, found.epsilon),
+            "agent_excess": game.against("myopic").excess_cost(state.s, found.delta),
+            "adversary_excess": game.spent(state.s, found.epsilon),
+        }
         return self.told(state, found, rewards, params, more=more)
 
     def play(
@@ -125,9 +127,8 @@ class GameEnv(ConverseEnv):
             ended=ended,
             diverged=diverged,
             tail=jnp.where(ended, game.gamma * value, 0.0),
-            advantage=game.advantage(s, delta, epsilon),
-            agent_excess=game.against("myopic").excess_cost(s, delta),
-            adversary_excess=game.spent(s, epsilon),
+            delta=delta,
+            epsilon=epsilon,
         )
 
     def opponent(
@@ -211,8 +212,9 @@ def opposed(params: EnvParams, policy: Policy) -> EnvParams:
 
 def adversarial(params: EnvParams, policy: Policy | None = None) -> EnvParams:
     """``params`` of a game as the disturbance's own against a ``policy`` of the agent, a* where it
-    is None, for :class:`AdversaryEnv`. Its box is four times the largest d* in 1,024 draws of the
-    initial law, and not enforced. Raises InputError as :func:`opposed` does.
+    is None, for :class:`AdversaryEnv`. Its box is four times the largest d* in 32 steps at the
+    saddle point from 1,024 draws of the initial law, and not enforced. Raises InputError as
+    :func:`opposed` does.
     """
     game = GameEnv().game(params)
     if policy is not None:
@@ -228,9 +230,20 @@ def adversarial(params: EnvParams, policy: Policy | None = None) -> EnvParams:
 @jax.jit
 @streams.pinned()
 def _largest_disturbance(game: Game, law: InitialLaw) -> Float[Array, ""]:
-    """The largest |d*_i| in 1,024 fixed draws of s_0."""
-    s = jax.vmap(law.sample)(jax.random.split(streams.root_key(0), 1024))
-    return jnp.max(jnp.abs(jax.vmap(lambda x: game.saddle(x).disturbance)(s)))
+    """The largest |d*_i| in so many fixed trials of the saddle point: starts may be at rest."""
+    keys = jax.random.split(streams.root_key(0), DRAWS)
+
+    def step(s: Array, key: PRNGKeyArray) -> tuple[Array, Array]:
+        at = game.inner.optimum(s)
+        largest = jnp.max(jnp.abs(game.disturbance(at)))
+        return at.next_mean + game.sample_noise(s, key), largest
+
+    def one(key: PRNGKeyArray) -> Array:
+        first, rest = jax.random.split(key)
+        noise_keys = jax.random.split(rest, REACHED)
+        return jnp.max(jax.lax.scan(step, law.sample(first), noise_keys)[1])
+
+    return jnp.max(jax.vmap(one)(keys))
 
 
 def nobody(params: EnvParams) -> Policy:

@@ -32,6 +32,7 @@ from cojax.errors import InputError
 from cojax.evaluation.evaluator import evaluate
 from cojax.evaluation.intervals import CONFIDENCE, interval_of_mean
 from cojax.evaluation.members import AnyPolicy, PolicySet, as_policy, gather, singles
+from cojax.evaluation.metrics import AT_LEAST, AT_MOST, METRIC, cell_of
 from cojax.evaluation.named_systems import named_systems, pairs, scope
 from cojax.evaluation.references import ORACLE, ReferencePolicy
 from cojax.evaluation.result import Evaluation
@@ -96,7 +97,7 @@ def exploitability(
     Raises InputError, one line, for params of no game or of several, an adversary that gives no
     (k,) or is called as another is, and as ``evaluate`` does.
     """
-    one, given = _one_game(params), _policies(adversaries)
+    one, given = one_game(params), _policies(adversaries)
     taken = {"optimal", "myopic"} & set(given)
     if taken:
         raise InputError(f"adversaries: expected other names than {sorted(taken)}")
@@ -155,7 +156,7 @@ def nominal(
         confidence: of the intervals.
         options: others of :func:`cojax.evaluate`.
     """
-    one = _one_game(params)
+    one = one_game(params)
     found = evaluate(
         _frozen(policies, one), {"none": opposed(one, nobody(one))}, num_trials, root, **options
     )
@@ -189,7 +190,7 @@ def regret(
 
     Raises InputError as :func:`exploitability` does.
     """
-    one, given = _one_game(params), _policies(adversaries)
+    one, given = one_game(params), _policies(adversaries)
     if not given:
         raise InputError("adversaries: expected at least one policy, got an empty list")
     subjects = {name: opposed(one, policy) for name, policy in given.items()}
@@ -205,15 +206,56 @@ def regret(
     return rows
 
 
+def with_bounds(evaluation: Evaluation, policies: object, params: object) -> list[Row]:
+    """The rows of an ``evaluation``; where the system is a game against d*, with bounds of the
+    exploitability over V*: ``exploitability_at_least``, the larger of the gaps against d* and
+    against the reply of one step, its interval for both, and ``exploitability_at_most`` where it is
+    proven: of the oracle, 0.
+
+    Args:
+        evaluation: of these policies on these systems.
+        policies: in the forms that :func:`cojax.evaluate` takes.
+        params: the systems, games or not.
+    """
+    rows, wide = evaluation.rows(), 1.0 - 0.5 * (1.0 - CONFIDENCE)
+    subjects = named_systems(params)
+    known = [isinstance(x.params.system, Game) and not x.params.system.seen for x in subjects]
+    if not any(known):
+        return rows
+    every = [*evaluation.rows(confidence=wide)]
+    for f, subject in enumerate(subjects):
+        if not known[f]:
+            continue
+        own = _frozen(policies, subject.params, f if len(subjects) > 1 else None)
+        seen = {evaluation.fixtures[f]: against(subject.params, "myopic")}
+        steps = int(evaluation.horizons[f])
+        found = evaluate(own, seen, evaluation.num_trials, evaluation.root, num_steps=steps)
+        every += found.rows(confidence=wide)
+    cells: dict[tuple, list[Row]] = {}
+    for row in every:
+        cells.setdefault(_place(row), []).append(row[METRIC])
+    for row in rows:
+        if len(both := cells[_place(row)]) > 1:
+            row[AT_LEAST] = {end: max(x[end] for x in both) for end in ("mean", "low", "high")}
+            if row["policy"] == ORACLE.name:
+                row[AT_MOST] = cell_of(0.0, 0.0, 0.0)
+    return rows
+
+
+def _place(row: Row) -> tuple:
+    """Which row it is."""
+    return tuple(row.get(name) for name in ("fixture", "policy", "setting"))
+
+
 def against(params: object, adversary: Adversary) -> EnvParams:
     """``params`` of a game, or those of a fixture of one, where another ``adversary`` plays; box
     and guard are kept. Raises InputError for an unknown one, and for params of no game.
     """
-    one = _one_game(params)
+    one = one_game(params)
     return inputs.swapped(one, system=_game(one).against(adversary))
 
 
-def _one_game(params: object) -> EnvParams:
+def one_game(params: object) -> EnvParams:
     """The params of one game; raises InputError for another thing."""
     found = named_systems(params)
     if len(found) != 1:
@@ -244,8 +286,10 @@ def _policies(adversaries: object) -> dict[str, Policy]:
     return out
 
 
-def _frozen(policies: object, params: EnvParams) -> list[AnyPolicy]:
-    """Policies with what references take from a system taken from ``params``, once for all."""
+def _frozen(policies: object, params: EnvParams, fixture: int | None = None) -> list[AnyPolicy]:
+    """Policies with what references take from a system taken from ``params``, once for all; those
+    of several fixtures are that of one ``fixture``.
+    """
     out = []
     for name, value in pairs(policies):
         policy = as_policy(name, value)
@@ -253,6 +297,8 @@ def _frozen(policies: object, params: EnvParams) -> list[AnyPolicy]:
             with scope(params):
                 made = policy.make_params(params)
             policy = dataclasses.replace(policy, make_params=lambda _, made=made: made)
+        elif isinstance(policy, Policy) and "fixture" in policy.axes and fixture is not None:
+            policy = policy.member(fixture=fixture)
         out.append(policy)
     return out
 

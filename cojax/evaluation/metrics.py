@@ -41,6 +41,7 @@ WORDS = {  # of a trial, as captions say it
 }
 TAIL = "tail_value"  # γᵀ V*(s_T): the scale of what a finite horizon cuts from the gap
 CONTROLLED = "suboptimality_controlled"  # of evaluations that were asked for it
+AT_LEAST, AT_MOST = "exploitability_at_least", "exploitability_at_most"  # of games, over V*
 MEASURED = {  # sums of what a system measures beside its cost, by how their names begin
     "measured": "discounted sum Σ γᵏ of {}",
     "excess": "expected Σ γᵏ of {} beyond that of π*, Σ γᵏ A_m(s, a)",
@@ -55,8 +56,8 @@ def is_measured(name: str) -> bool:
 
 
 def worst(name: str) -> float:
-    """What a failed trial scores in a metric, sums of measures among them."""
-    return np.inf if is_measured(name) else WORST[name]
+    """What a failed trial scores in a metric, sums of measures and bounds of games among them."""
+    return np.inf if is_measured(name) or name in (AT_LEAST, AT_MOST) else WORST[name]
 
 
 def metrics_of(columns: Iterable[str]) -> list[str]:

@@ -82,11 +82,18 @@ def write(folder: Path, about: Content, rows: list[Row], trials: pd.DataFrame) -
     files.write_whole(folder / "provenance.json", json_text.configuration_text(about))
 
 
-def save(evaluation: Evaluation, folder: str | Path, configuration: Json = None) -> None:
-    """What :meth:`cojax.evaluation.Evaluation.save` does; raises as it does."""
+def save(
+    evaluation: Evaluation,
+    folder: str | Path,
+    configuration: Json = None,
+    rows: list[Row] | None = None,
+) -> None:
+    """What :meth:`cojax.evaluation.Evaluation.save` does; raises as it does. ``rows`` are its own,
+    where more is known of them.
+    """
     about = provenance("evaluate", [evaluation], configuration)
     with files.whole_folder(folder) as new:
-        write(new, about, evaluation.rows(), evaluation.frame())
+        write(new, about, evaluation.rows() if rows is None else rows, evaluation.frame())
 
 
 # --- reading -------------------------------------------------------------------------------------

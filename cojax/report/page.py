@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 BEST = 20  # settings of a sweep that its page shows, of each system
-MEASURES = dict(zip(CELLS, ("Gap / V*", "OptGap", "Regret"), strict=True))
+TITLES = ("Gap / V*", "Exploitable ≥", "Exploitable ≤", "OptGap", "Regret")
+MEASURES = dict(zip(CELLS, TITLES, strict=True))
 CELL = {"mean", "low", "high"}
 FIRST = 200  # rows of a table shown before anybody asks for more; report.js has the same
 IMAGES = {".svg": "image/svg+xml", ".png": "image/png"}

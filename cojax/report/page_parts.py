@@ -11,7 +11,7 @@ import numpy as np
 
 from cojax import linalg
 from cojax.evaluation.aggregates import over_systems
-from cojax.evaluation.metrics import METRIC, WORST
+from cojax.evaluation.metrics import AT_LEAST, AT_MOST, METRIC, worst
 from cojax.evaluation.provenance import Results, named
 from cojax.evaluation.references import NAMES
 from cojax.fixtures import load_fixture, shipped
@@ -20,7 +20,7 @@ from cojax.fixtures.fixture import Fixture
 from cojax.report.printing import cell_text, of_systems, with_interval
 from cojax.types import Content, Row
 
-CELLS = (METRIC, "paper_optgap", "paper_regret")
+CELLS = (METRIC, AT_LEAST, AT_MOST, "paper_optgap", "paper_regret")
 
 
 def summary(results: Results, learners: list[str], configuration: Content) -> Content:
@@ -97,13 +97,16 @@ def result_rows(
         for name in CELLS:
             if name not in row:
                 continue
-            cell = _finite(row[name], WORST[name])
-            floor = row.get("resolution_floor") if name == METRIC else None
+            cell = _finite(row[name], worst(name))
+            bound = name in (AT_LEAST, AT_MOST)
+            floor = row.get("resolution_floor") if name == METRIC or bound else None
             completed = row.get(f"{name}_completed") if failures else None
             line[name] = {
                 "value": cell["mean"],
-                "text": cell_text({**row, name: cell}, name, floor, short=True),
-                "completed": with_interval(_finite(completed, WORST[name])) if completed else "",
+                "text": with_interval(cell, floor)
+                if bound
+                else cell_text({**row, name: cell}, name, floor, short=True),
+                "completed": with_interval(_finite(completed, worst(name))) if completed else "",
             }
         out.append(line)
     return out

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cojax.evaluation.crossed import FEW
+from cojax.evaluation.metrics import AT_LEAST, AT_MOST
 from cojax.types import Row
 
 if TYPE_CHECKING:
@@ -22,10 +23,11 @@ SHOWN = {
     "paper_optgap": "paper OptGap",
     "paper_regret": "paper Regret",
 }
+BOUNDS = {AT_LEAST: "exploitable ≥", AT_MOST: "≤"}  # of games, over V*
 
 NUMBERS = {
-    *SHOWN.values(), "failures", "last", "best", "failed", "median", "lowest", "highest", "bound",
-    "diverged",
+    *SHOWN.values(), *BOUNDS.values(), "failures", "last", "best", "failed", "median", "lowest",
+    "highest", "bound", "diverged",
 }  # fmt: skip
 NARROWEST = 60
 
@@ -111,16 +113,18 @@ def print_rows(rows: Sequence[Row], overall: Mapping[str, Row] | None = None) ->
     (:func:`cojax.evaluation.aggregates.over_systems`).
     """
     counts = Counter((row["fixture"], row["policy"]) for row in rows)
+    bounds = [name for name in BOUNDS if any(name in row for row in rows)]
     lines = []
     for row in rows:
         several = counts[row["fixture"], row["policy"]] > 1
         policy = row["policy"] + (f" ({row['setting']})" if several else "")
         floor = row.get("resolution_floor")
         cells = [cell_text(row, m, floor if m.startswith("relative") else None) for m in SHOWN]
+        cells += [with_interval(row[name], floor) if name in row else "–" for name in bounds]
         lines.append([row["fixture"], policy, *cells, str(row["failures"])])
     for policy, cell in (overall or {}).items():
         median = f"median of {cell['systems']:,} systems"
-        lines.append([median, policy, of_systems(cell), *[""] * len(SHOWN)])
+        lines.append([median, policy, of_systems(cell), *[""] * len([*SHOWN, *bounds])])
     notes = [
         "gap / V* (relative_suboptimality): mean over trials and seeds of Σ γᵏ A*(s, a)/V*(s₀) up "
         "to the horizon, where π* takes over. Paper Regret compares stage rewards at the policy's "
@@ -136,8 +140,15 @@ def print_rows(rows: Sequence[Row], overall: Mapping[str, Row] | None = None) ->
             "A policy that failed in some trial has no finite mean (∞); in brackets: the mean of "
             "the trials that no seed failed in."
         )
+    if bounds:
+        notes.append(
+            "Of games the gap is against the known d*. Exploitable: J - V* over V* against the "
+            "disturbance that is worst for the policy, at least (≥) as against the worse of d* and "
+            "the reply of one step (∞: a trial failed against it), at most (≤) what is proven."
+        )
+    titles = (*SHOWN.values(), *(BOUNDS[name] for name in bounds))
     title = f"{rows[0]['num_trials']} paired trials, 95% intervals"
-    _print(title, ("fixture", "policy", *SHOWN.values(), "failures"), lines, notes)
+    _print(title, ("fixture", "policy", *titles, "failures"), lines, notes)
 
 
 def print_comparison(comparison: Comparison) -> None:

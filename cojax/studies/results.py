@@ -12,6 +12,7 @@ import numpy as np
 
 from cojax.agents import save_policy
 from cojax.evaluation import Evaluation, evaluate, provenance
+from cojax.evaluation.games import with_bounds
 from cojax.evaluation.references import ReferencePolicy
 from cojax.fixtures.store import save_fixture
 from cojax.io import files, tables, yaml
@@ -181,9 +182,11 @@ def _measured(
             if config.kind == "train":
                 policies[f"{name}-best"] = store.policies(group, BEST, settings=settings)
         first = together[0].systems[0].id not in rows
-        found = measure(config, together[0].systems, [*(references if first else ()), *learners])
+        measured = [*(references if first else ()), *learners]
+        found = measure(config, together[0].systems, measured)
+        params = {one.id: one.params for one in together[0].systems}
         numbers = {group.spec.name: group.settings for group in together}
-        for row in found.rows():
+        for row in with_bounds(found, measured, params):
             if row["policy"] in numbers:
                 setting = int(numbers[row["policy"]][row.get("setting", 0)])
                 row = {**about[row["fixture"], row["policy"], setting], **row, "setting": setting}
