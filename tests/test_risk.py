@@ -20,7 +20,7 @@ from cojax.agents import returns, risk_ppo
 from cojax.envs import ConverseEnv, env_params
 from cojax.errors import InputError
 from cojax.evaluation import risk_gap, risk_gap_bound
-from cojax.evaluation.risk import entropic
+from cojax.evaluation.entropic import entropic
 from cojax.families import FAMILIES
 from cojax.finite_horizon import finite_horizon
 from cojax.fixtures import make_fixture

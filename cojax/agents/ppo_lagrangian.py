@@ -58,7 +58,8 @@ class PPOLagrangian(PPO):
     budget: Number | None = traced(None, 0.0, optional=True)
     multiplier: Number = traced(1.0, SMALLEST, LARGEST)
     multiplier_rate: Number = traced(0.03, 0.0, INF)
-    multiplier_gain: Number = traced(0.0, 0.0, INF)
+    multiplier_gain: Number = traced(2.0, 0.0, INF)
+    target_kl: Number | None = traced(0.015, 0.0, optional=True)
     episode_growth: Number = traced(0.0, 0.0)
     cost_rate: Number = traced(0.05, 0.0, 1.0)
 

@@ -32,6 +32,9 @@ from cojax.evaluation.references import parse_policy as parse_policy
 from cojax.evaluation.references import receding_horizon as receding_horizon
 from cojax.evaluation.result import Evaluation as Evaluation
 from cojax.evaluation.result import Member as Member
+from cojax.evaluation.risk import RiskEvaluation as RiskEvaluation
+from cojax.evaluation.risk import at_risk as at_risk
+from cojax.evaluation.risk import repriced as repriced
 from cojax.evaluation.risk import risk_gap as risk_gap
 from cojax.evaluation.risk import risk_gap_bound as risk_gap_bound
 from cojax.evaluation.targets import average_runtime as average_runtime

@@ -82,11 +82,20 @@ def write(folder: Path, about: Content, rows: list[Row], trials: pd.DataFrame) -
     files.write_whole(folder / "provenance.json", json_text.configuration_text(about))
 
 
-def save(evaluation: Evaluation, folder: str | Path, configuration: Json = None) -> None:
-    """What :meth:`cojax.evaluation.Evaluation.save` does; raises as it does."""
-    about = provenance("evaluate", [evaluation], configuration)
+def save(
+    evaluation: Evaluation,
+    folder: str | Path,
+    configuration: Json = None,
+    *,
+    rows: list[Row] | None = None,
+    **more: Json,
+) -> None:
+    """What :meth:`cojax.evaluation.Evaluation.save` does; raises as it does. ``rows`` in the place
+    of its own, and ``more`` words of provenance.
+    """
+    about = provenance("evaluate", [evaluation], configuration) | more
     with files.whole_folder(folder) as new:
-        write(new, about, evaluation.rows(), evaluation.frame())
+        write(new, about, evaluation.rows() if rows is None else rows, evaluation.frame())
 
 
 # --- reading -------------------------------------------------------------------------------------
