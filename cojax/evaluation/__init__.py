@@ -25,6 +25,7 @@ from cojax.evaluation.intervals import tolerance_interval as tolerance_interval
 from cojax.evaluation.learning_curve import RelativeGap as RelativeGap
 from cojax.evaluation.linearised import lqr_gain as lqr_gain
 from cojax.evaluation.metrics import METRICS as METRICS
+from cojax.evaluation.policy_pairs import policy_pairs as policy_pairs
 from cojax.evaluation.references import ReferencePolicy as ReferencePolicy
 from cojax.evaluation.references import detuned_oracle as detuned_oracle
 from cojax.evaluation.references import dithered_oracle as dithered_oracle
