@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import numpy as np
@@ -135,3 +136,43 @@ def test_budgets_have_columns_of_their_own(tmp_path):
     titles = [title for _, title in gather(folder)["measures"]]
     assert titles == ["Gap / V*", "J_c - J_c*", "J_d - D", "J_c - J_c*(J_d)"]
     assert gather(folder)["rows"][2]["front_gap"]["text"] == "–"
+
+
+# --- two policies, by advantages and by costs ----------------------------------------------------
+
+
+def test_differences_by_advantages_and_by_costs_are_one_number():
+    """Agreement within intervals and less variance, and standard errors against resampling."""
+    pairs = [("lqr", "oracle"), ("detuned-oracle:0.8", "lqr")]
+    names = ["oracle", "lqr", "detuned-oracle:0.8"]
+    subject = cojax.evaluation.repriced(cojax.load_fixture(AVERSE), 0.5, 6)
+    risk = cojax.evaluation.at_risk(names, subject, 512, 3)
+    budget = cojax.evaluate(names, "isotropic-n2", 512, 3, num_steps=100)
+    for found, theta in ((risk, 0.5), (budget, 0.0)):
+        for row in cojax.evaluation.policy_pairs(found, pairs):
+            assert row["agree"]
+            assert row["variance_ratio"] < 0.95
+            assert abs(row["advantages"]) > 5.0 * row["advantages_error"]
+            assert row["difference"] == pytest.approx(row["advantages"] - row["costs"])
+            at = [names.index(name) for name in (row["first"], row["second"])]
+            tilted = risk.evaluation if theta else budget
+            plain = risk.plain if theta else budget
+            columns = (tilted.trials["suboptimality"], plain.trials["tail_corrected"])
+            drawn = np.random.default_rng(0).integers(512, size=(2000, 512))
+            again = [_difference(x[0, at], theta, drawn) for x in columns]
+            assert row["advantages_error"] == pytest.approx(again[0].std(), rel=0.1)
+            assert row["costs_error"] == pytest.approx(again[1].std(), rel=0.1)
+            assert row["difference_error"] == pytest.approx((again[0] - again[1]).std(), rel=0.1)
+    steep = dataclasses.replace(risk, thetas=(30.0,))
+    refused = cojax.evaluation.policy_pairs(steep, pairs)[0]
+    assert refused["agree"] is refused["variance_ratio"] is refused["advantages"] is None
+
+
+def _difference(values, theta, drawn):
+    """Of two policies, in each of the resamples that are ``drawn``."""
+    resampled = values[:, drawn].astype(np.float64)
+    if theta:
+        resampled = np.exp(theta * resampled)
+    means = resampled.mean(axis=-1)
+    first, second = np.log(means) / theta if theta else means
+    return first - second
