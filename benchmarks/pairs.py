@@ -55,7 +55,7 @@ def main() -> None:
                     f"{row[name]:.4g} ± {row[f'{name}_error']:.2g}" if known else "refused"
                 )
             agree = {True: "yes", False: "no", None: "-"}[row["agree"]]
-            ratio = "-" if row["variance_ratio"] is None else f"{row['variance_ratio']:.3g}"
+            ratio = "-" if row["variance_ratio"] is None else f"{row['variance_ratio']:.4g}"
             print(f"| {' | '.join([*cells, agree, ratio])} |", flush=True)
 
 
