@@ -1,9 +1,9 @@
 """Problems with a budget: what the exact front says of policies, learned ones among them.
 
     python benchmarks/constrained.py [--budgets D ...] [--n 2] [--steps 600000] [--trials 512]
-        [--figure front.png]
+        [--seeds 1] [--key 0] [--figure front.png]
 
-PPO with a multiplier learns on the isotropic system at each budget, one seed, and is measured on
+PPO with a multiplier learns on the isotropic system at each budget, and each seed is measured on
 streams of root 7 beside π*, two of its gains that are not optimal there, and the LQR of the
 linearisation. One row a policy: what it spends, its violation, its gap to J_c*(D), its distance to
 the supporting line, and its gap to the front at the budget that it spends, as a share of J_c*
@@ -81,6 +81,8 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=512)
     parser.add_argument("--batch", type=int, default=2048)
     parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--key", type=int, default=0)
     parser.add_argument("--figure")
     options = parser.parse_args()
     print("| step of | time / arm's |\n| --- | ---: |")
@@ -93,12 +95,14 @@ def main() -> None:
         steps = round(1.0 / (1.0 - float(problems[name].system.gamma)))
         told = {}
         run = cojax.train(
-            "ppo_lagrangian", problems[name], jax.random.key(0), num_seeds=None,
+            "ppo_lagrangian", problems[name], jax.random.key(options.key), num_seeds=options.seeds,
             total_timesteps=options.steps, hyperparameters=SETTINGS | {"max_episode_steps": steps},
             progress=lambda done, total, metrics, told=told: told.update(metrics),
         )  # fmt: skip
-        policies.setdefault("ppo_lagrangian", {})[name] = run.policy  # pyright: ignore
-        learned[name] = float(told["multiplier"])
+        for k, multiplier in enumerate(np.ravel(told["multiplier"])):
+            own = policies.setdefault(f"seed {k}", {})
+            own[name] = run.member("last", seed=k)  # pyright: ignore
+            learned[f"seed {k}", name] = float(multiplier)
     found = on_budget(policies, problems, options.trials, 7)
     columns = ["policy", "J_d", "J_d - D", "(J_c - J_c*)/J_c*", "to the line", "own gap/J_c*", "λ"]
     print(f"\n| problem | {' | '.join(columns)} |\n| --- | --- |{' ---: |' * (len(columns) - 1)}")
@@ -108,7 +112,7 @@ def main() -> None:
         cells += [f"{row['violation']['mean']:.3g}"]
         cells += [f"{row['gap']['mean'] / row['optimal_objective']:.3g}"]
         cells += [f"{row['distance']['mean']:.3g}", f"{own:.3g}"]
-        mine = learned[row["fixture"]] if row["policy"] == "ppo_lagrangian" else row["multiplier"]
+        mine = learned.get((row["policy"], row["fixture"]), row["multiplier"])
         cells += [f"{mine:.3g}"]
         print(f"| {row['fixture']} | {row['policy']} | {' | '.join(cells)} |")
     if options.figure:

@@ -1,13 +1,15 @@
 """The price of ignoring risk: a learner of expected costs where the exponential of the cost counts.
 
-    python benchmarks/risk.py [--steps 500000] [--seeds 3] [--share 0.1 0.2 ...] [--out risk.png]
+    python benchmarks/risk.py [--steps 500000] [--seeds 3] [--key 0] [--share 0.1 0.2 ...]
+        [--out risk.png]
 
 One joint with noise on both rows, actions within a limit that V* knows, T = 10 steps, γ = 1. For
 each λ = 2θ λ_max(ΣP), 1 being where no cost is finite, the drift is another, with the same sᵀP s.
 Both learners are ``risk_ppo`` with the same settings on the same system: one is told θ, the other
-θ = 0, since the policy of least expected cost of these dynamics is not known. Gaps are
+θ = 0. The policy of least expected cost of these dynamics is beside them, by value iteration on a
+grid (``neutral``), and ``other``: what is optimal at θ = 0, where the drift is another. Gaps are
 J_θ(π) - J_θ* by tilted rollouts, relative to V*, the mean over seeds; ``zero`` and the LQR of the
-linearisation beside them. The first line is what a step costs, as a multiple of the arm's.
+linearisation, too. The first line is what a step costs, as a multiple of the arm's.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+from risk_neutral import neutral
 
 import cojax
 from cojax import system as systems
@@ -28,6 +31,7 @@ from cojax.evaluation import risk_gap
 from cojax.families import ConverseArm
 from cojax.finite_horizon import finite_horizon
 from cojax.initial import Uniform
+from cojax.policy import Policy
 from cojax.report import style
 from cojax.risk import risk_sensitive, spectrum
 from cojax.risk_kernel import Kernel
@@ -46,6 +50,11 @@ def problem(share: float) -> EnvParams:
     system = risk_sensitive(base, theta, T)
     law = system.initial_law(Uniform(jnp.full(2, -1.0), jnp.full(2, 1.0)))
     return env_params(system, law, max_steps_in_episode=T, terminal_value="optimal")
+
+
+def optimal_in(system: systems.System, obs: jax.Array, key: jax.Array) -> jax.Array:
+    """a* of a system at a state, wherever it is played."""
+    return system.optimum(obs).action
 
 
 @jax.jit
@@ -116,19 +125,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=500_000)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--key", type=int, default=0)
     parser.add_argument("--share", type=float, nargs="+", default=[0.1, 0.2, 0.3, 0.35])
     parser.add_argument("--trials", type=int, default=8192)
     parser.add_argument("--out", type=Path, default=Path("risk.png"))
     options = parser.parse_args()
     print("; ".join(f"{name} {x:.2f}" for name, x in step_costs().items()), flush=True)
-    columns = ["θ", "V*", "zero", "lqr", *LEARNERS, "ratio", "effective trials"]
+    columns = ["θ", "V*", "zero", "lqr", "neutral", "other", *LEARNERS, "ratio", "effective trials"]
     print(f"| λ | {' | '.join(columns)} |\n| ---: |{' ---: |' * len(columns)}", flush=True)
     curves: dict[str, list[list[float]]] = {name: [] for name in LEARNERS}
     for share in options.share:
         params, policies = problem(share), {"zero": "zero", "lqr": "lqr"}
+        policies["neutral"] = neutral(params)  # pyright: ignore[reportArgumentType]
+        policies["other"] = Policy(problem(0.0).system, optimal_in)  # pyright: ignore
         for name, own in LEARNERS.items():
             run = cojax.train(
-                "risk_ppo", params, jax.random.key(0), num_seeds=options.seeds,
+                "risk_ppo", params, jax.random.key(options.key), num_seeds=options.seeds,
                 total_timesteps=options.steps, hyperparameters=own, progress=None,
             )  # fmt: skip
             policies[name] = run.policy

@@ -10,8 +10,6 @@ and a sign, without products or rounding; any other matrix with its inverse, mad
 
 from __future__ import annotations
 
-# gamma and offset are those of the system beneath, not leaves of their own.
-# pyright: reportIncompatibleVariableOverride=false
 import abc
 
 import jax
@@ -21,6 +19,7 @@ from flax import struct
 from numpy.typing import ArrayLike, DTypeLike
 
 from cojax import linalg
+from cojax.delegated import Delegated
 from cojax.distinct import Distinct
 from cojax.errors import InputError
 from cojax.initial import InitialLaw
@@ -147,7 +146,7 @@ def _about(system: Transformed) -> About:
 
 @described(_about)
 @struct.dataclass
-class Transformed(System):
+class Transformed(Delegated):
     """The system ``base`` with states x = T s and actions b = U a; :func:`cojax.orbits.carried`
     and :func:`cojax.orbits.twin` make one, with params that fit. It may be of any system, another
     of these too. Bounds row by row are those of boxes, and with matrices wider than they need be.
@@ -161,36 +160,6 @@ class Transformed(System):
     base: System
     state: Coordinates
     action: Coordinates
-
-    @property
-    def gamma(self):
-        """That of the base."""
-        return self.base.gamma
-
-    @property
-    def offset(self):
-        """V* in the origin, which stays where it is."""
-        return self.base.offset
-
-    @property
-    def state_dim(self):
-        """d."""
-        return self.base.state_dim
-
-    @property
-    def action_dim(self):
-        """m."""
-        return self.base.action_dim
-
-    @property
-    def constant_curvature(self):
-        """Whether that of the base is."""
-        return self.base.constant_curvature
-
-    @property
-    def constrained(self):
-        """Whether the base is."""
-        return self.base.constrained
 
     def optimum(self, s):
         """T f, U a* and T z* at T⁻¹x."""
@@ -233,16 +202,6 @@ class Transformed(System):
     def noise_price(self, s, a):
         """That of the base."""
         return self.base.noise_price(self.state.back(s), self.action.back(a))
-
-    @property
-    def measures(self):
-        """Those of the base."""
-        return self.base.measures
-
-    @property
-    def measures_known(self):
-        """Whether those of the base are."""
-        return self.base.measures_known
 
     def measured(self, s, a, optimum):
         """As the base has them."""

@@ -4,62 +4,24 @@ from __future__ import annotations
 
 from flax import struct
 
+from cojax.delegated import Delegated
 from cojax.risk import RecursiveRisk, RiskSensitive
-from cojax.system import Optimum, System
+from cojax.system import Optimum
 
 
 @struct.dataclass
-class Kernel(System):
+class Kernel(Delegated):
     """A risky system in which a policy is measured: the same costs, optimum and advantages, and
     next states by its own kernel or the tilted one, from the same white noise. Methods are of one
-    state, action a or deviation ``delta`` = a - a*, and ``key``; bounds of a ``radius`` of the
-    guard, states |x_i| <= ``start`` and actions within ``limit``; steps from ``mean`` and ``rms``
-    of gradients.
+    state, action a or deviation ``delta`` = a - a*, and ``key``.
 
     Attributes:
         base: the system.
         tilted: which of the two.
     """
 
-    base: RiskSensitive | RecursiveRisk
+    base: RiskSensitive | RecursiveRisk  # pyright: ignore[reportIncompatibleVariableOverride]
     tilted: bool = struct.field(pytree_node=False, default=True)
-
-    @property
-    def gamma(self):  # pyright: ignore[reportIncompatibleVariableOverride]
-        """That of the base."""
-        return self.base.gamma
-
-    @property
-    def offset(self):  # pyright: ignore[reportIncompatibleVariableOverride]
-        """That of the base."""
-        return self.base.offset
-
-    @property
-    def state_dim(self):
-        """That of the base."""
-        return self.base.state_dim
-
-    @property
-    def action_dim(self):
-        """That of the base."""
-        return self.base.action_dim
-
-    @property
-    def constrained(self):
-        """As the base."""
-        return self.base.constrained
-
-    def feasible(self, a):
-        """As of the base."""
-        return self.base.feasible(a)
-
-    def feasible_box(self):
-        """As of the base."""
-        return self.base.feasible_box()
-
-    def downhill(self, mean, rms):
-        """As of the base."""
-        return self.base.downhill(mean, rms)
 
     def labels(self):
         """Those of the base."""
@@ -79,14 +41,6 @@ class Kernel(System):
         pushed = self.base.actuate(s, a)
         return self.base.pushed(s, pushed, "carried") if self.tilted else pushed
 
-    def stage_cost(self, s, a):
-        """c."""
-        return self.base.stage_cost(s, a)
-
-    def value(self, s):
-        """V*."""
-        return self.base.value(s)
-
     def expected_value(self, s, z, a=None):
         """That of the base: the certainty equivalent, not a mean under this kernel."""
         z = self.base.pushed(s, z, "back") if self.tilted else z
@@ -98,14 +52,6 @@ class Kernel(System):
             nominal = self.base.pushed(s, optimum.next_mean, "back")
             optimum = optimum._replace(next_mean=nominal)
         return self.base.excess_cost(s, delta, optimum)
-
-    def state_bound(self, radius):
-        """That of the base."""
-        return self.base.state_bound(radius)
-
-    def reach(self, radius, start, limit):
-        """That of the base."""
-        return self.base.reach(radius, start, limit)
 
     def sample_noise(self, s, key, a=None):
         """w, or tilted noise from the same draws."""

@@ -340,12 +340,13 @@ def test_the_multiplier_follows_the_budget(problems):
         cojax.train(
             "ppo_lagrangian", params, jax.random.key(0), num_seeds=None, total_timesteps=2048,
             eval_every=512, progress=lambda done, total, metrics, seen=seen: seen.append(metrics),
-            hyperparameters={"budget": D, "multiplier_rate": 0.1, "final_lr_fraction": 1.0,
-                             "hidden": (8,)},
+            hyperparameters={"budget": D, "multiplier_rate": 0.1, "multiplier_gain": 1.5,
+                             "final_lr_fraction": 1.0, "hidden": (8,)},
         )  # fmt: skip
     for D, sign in ((1e-3, 0.1), (1e3, -0.1)):
         logs = np.log([float(m["multiplier"]) for m in told[D]])
         np.testing.assert_allclose(np.diff(logs), sign, rtol=0.01)
+        assert logs[0] == pytest.approx(sign + np.sign(sign) * 1.5, rel=0.01)  # and the gain
     assert 0.05 < float(told[1e3][0]["cost"]) < 20.0
 
 

@@ -20,6 +20,8 @@ NAMES = (
     "own_family",
     "own_learner",
     "paper_table",
+    "pareto_front",
+    "price_of_risk",
     "sb3_against_ours",
     "what_went_wrong",
 )

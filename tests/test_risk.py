@@ -20,7 +20,7 @@ from cojax.agents import returns, risk_ppo
 from cojax.envs import ConverseEnv, env_params
 from cojax.errors import InputError
 from cojax.evaluation import risk_gap, risk_gap_bound
-from cojax.evaluation.risk import entropic
+from cojax.evaluation.entropic import entropic
 from cojax.families import FAMILIES
 from cojax.finite_horizon import finite_horizon
 from cojax.fixtures import make_fixture
@@ -256,15 +256,19 @@ def lazy(params, obs, key):
     return 0.15 * jnp.sin(2.0 * obs[:1] + 0.5) - 0.1 * obs[:1]
 
 
-def on_line(system, kernel, x):
-    """Costs, advantages and mean next states of the lazy policy at (n,) states x."""
-
+@jax.jit
+def _on_line(system, kernel, x):
     def one(x):
         at, a = kernel.optimum(x), system.feasible(lazy((), x, None))
         excess = kernel.excess_cost(x, a - at.action, at)
         return system.stage_cost(x, a), excess, kernel.next_mean(x, a, at)[0]
 
-    return [np.asarray(part) for part in jax.vmap(one)(jnp.asarray(x))]
+    return jax.vmap(one)(x)
+
+
+def on_line(system, kernel, x):
+    """Costs, advantages and mean next states of the lazy policy at (n,) states x."""
+    return [np.asarray(part) for part in _on_line(system, kernel, jnp.asarray(x))]
 
 
 def kernel_of(z, std):
@@ -303,7 +307,7 @@ def test_tilted_rollouts_meet_what_backward_quadrature_gives(theta, gamma):
     params = env_params(system, law, max_steps_in_episode=STEPS, terminal_value="optimal")
     policies = {"lazy": Policy((), lazy), "oracle": "oracle"}
     covered, errors, plain = 0, [], []
-    for root in range(12):
+    for root in range(10):
         row, oracle = risk_gap(policies, params, 512, root)
         assert row["moments"] == "finite"
         assert row["refused"] == ""
@@ -312,7 +316,7 @@ def test_tilted_rollouts_meet_what_backward_quadrature_gives(theta, gamma):
         errors.append(row["risk_gap"] - gap)
         plain.append(np.inf if row["plain"] is None else row["plain"] - gap)
     assert gap > 0.2
-    assert covered >= 9
+    assert covered >= 7
     assert abs(np.mean(errors)) < 0.02 * gap
     assert np.std(errors) < 0.8 * np.abs(plain).mean()
 
@@ -353,7 +357,9 @@ def problem(name, dtype=np.float32):
     return env_params(system, law, max_steps_in_episode=T, terminal_value="optimal")
 
 
-@pytest.mark.parametrize("name", ["averse-discounted", "recursive-seeking"])
+@pytest.mark.parametrize(
+    "name", ["averse-discounted", pytest.param("recursive-seeking", marks=pytest.mark.slow)]
+)
 def test_the_environment_conforms(name):
     params = problem(name)
     testing.check_env(ConverseEnv(params), params, num_states=3, num_draws=2048)
@@ -383,8 +389,8 @@ def test_stacks_and_traces_once():
         assert obs.dtype == np.float32
         np.testing.assert_allclose(out[0][i], obs, rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(out[2][i], reward, rtol=1e-5)
-    rows = risk_gap_bound(["zero", "lqr"], both, 64)
-    assert [row["theta"] for row in rows] == [CASES[name][0]] * 2 + [0.5] * 2
+    rows = risk_gap_bound(["zero"], both, 64)
+    assert [row["theta"] for row in rows] == [CASES[name][0], 0.5]
     assert all(row["risk gap bound"] > 0.0 for row in rows)
 
 
@@ -515,6 +521,16 @@ def test_exponential_advantages_are_zero_in_the_mean_at_the_certainty_equivalent
     np.testing.assert_allclose(1.0 - neutral, total * np.exp(values), rtol=1e-4)
 
 
+def test_without_risk_its_advantages_are_those_of_ppo():
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(5, 7)), jnp.float32)
+    flags = {"terminated": x > 1.2, "truncated": x < -1.2, "gamma": 0.9}
+    h = risk_ppo.RiskPPO(theta=0.0, gae_lambda=0.7)
+    found = risk_ppo.estimate(h, problem("averse"), 0.5, x, 0.5 * x, 0.3 * x, **flags)
+    known = returns.gae(x, 0.5 * x, 0.3 * x, **flags, gae_lambda=0.7)
+    np.testing.assert_allclose(found, known, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.slow
 def test_without_risk_it_is_ppo():
     """But for the rounding of another program."""
     params = problem("averse")

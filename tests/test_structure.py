@@ -18,7 +18,7 @@ FLOORS = [  # each may import what stands below it
     {"distinct", "inputs", "plugins", "precision", "linalg", "inverse_sqrt", "streams"},
     {"noise_laws", "noise", "initial", "action_limits", "action_lists"},
     {"value_forms", "value_terms", "control_costs"},
-    {"system", "policy", "geometry"},
+    {"system", "policy", "geometry", "delegated"},
     {
         "quadratic_gaussian",
         "quadratic",

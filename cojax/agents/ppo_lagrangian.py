@@ -5,7 +5,11 @@
 PPO on the reward (r - μ d)/(1 + μ), and between updates (Ray, Achiam and Amodei 2019, "Benchmarking
 safe exploration in deep reinforcement learning"; with the logarithm of μ, which needs no scale)
 
-    log μ += rate · clip((Ĵ_d - D)/D, -1, 1)
+    x = clip((Ĵ_d - D)/D, -1, 1)     m += rate · x     log μ = m + gain · x
+
+An integral alone swings, since Ĵ_d follows the policy, and that follows μ; the term in proportion
+damps it (Stooke, Achiam and Abbeel 2020, "Responsive safety in reinforcement learning by PID
+Lagrangian methods").
 
 Ĵ_d is measured. J_d is 1/(1-γ) times the mean of d over steps k that are drawn with probability
 (1-γ) γᵏ, so it is the mean of means over classes of steps, those of equal 1 - γᵏ: running sums of
@@ -45,14 +49,17 @@ class PPOLagrangian(PPO):
     Attributes:
         budget: D; None takes the environment's own.
         multiplier: μ at the start.
-        multiplier_rate: how far log μ goes in an update at a violation of 100% or more, at the
-            start; it is annealed as the learning rate is.
+        multiplier_rate: how far m goes in an update at a violation of 100% or more, at the start;
+            it is annealed as the learning rate is.
+        multiplier_gain: how far log μ is from m at such a violation.
         cost_rate: weight of the newest batch in Ĵ_d.
     """
 
     budget: Number | None = traced(None, 0.0, optional=True)
     multiplier: Number = traced(1.0, SMALLEST, LARGEST)
     multiplier_rate: Number = traced(0.03, 0.0, INF)
+    multiplier_gain: Number = traced(2.0, 0.0, INF)
+    target_kl: Number | None = traced(0.015, 0.0, optional=True)
     episode_growth: Number = traced(0.0, 0.0)
     cost_rate: Number = traced(0.05, 0.0, 1.0)
 
@@ -61,7 +68,7 @@ class LagrangianState(OnPolicyState):
     """What the learner carries beside what PPO does.
 
     Attributes:
-        multiplier: μ.
+        multiplier: e^m.
         sums: running sums of γᵏ d_k and of γᵏ in each class.
         weight: γᵏ of the next step of each environment.
     """
@@ -125,9 +132,10 @@ def adapt(
     measured, budget = discounted_sum(sums, gamma), _budget(env_params, h)
     excess = jnp.clip((measured - budget) / jnp.maximum(budget, SMALLEST), -1.0, 1.0)
     rate = state.clock.anneal(h.multiplier_rate, h.final_lr_fraction)
-    multiplier = jnp.clip(state.multiplier * jnp.exp(rate * excess), SMALLEST, LARGEST)
+    steady = jnp.clip(state.multiplier * jnp.exp(rate * excess), SMALLEST, LARGEST)
+    multiplier = jnp.clip(steady * jnp.exp(h.multiplier_gain * excess), SMALLEST, LARGEST)
     reward = (rollout.reward - multiplier * cost) / (1.0 + multiplier)
-    state = state.replace(multiplier=multiplier, sums=sums, weight=weight)
+    state = state.replace(multiplier=steady, sums=sums, weight=weight)
     return state, rollout._replace(reward=reward), {"multiplier": multiplier, "cost": measured}
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cojax.types import Option
+from cojax.types import Content, Option
 
 if TYPE_CHECKING:
     from cojax.evaluation.members import AnyPolicy
@@ -59,6 +59,16 @@ if TYPE_CHECKING:
     help="Of games: who plays the disturbance  [default: optimal]. With none, J - V* is of either "
     "sign, and no gap.",
 )
+@click.option(
+    "--risk",
+    "theta",
+    type=float,
+    default=None,
+    metavar="THETA",
+    help="Gaps of the exponential cost (1/θ) log E exp(θ Σ c) of an episode, by rollouts of the "
+    "tilted system. A fixture with a price of risk has its own θ, and is measured so by itself; "
+    "another needs hard limits of its actions.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print rows as JSON, and nothing else.")
 def evaluate(
     *,
@@ -71,9 +81,12 @@ def evaluate(
     out: str | None,
     chart: str | None,
     adversary: str | None,
+    theta: float | None,
     as_json: bool,
 ) -> None:
     """Measure how far policies are from the optimum, on the same starts and the same noise.
+
+    With a budget, also how far they are from it and from the optimum within it.
 
     A metric's mean is null in JSON where it is infinite: the policy failed in some trial, and the
     mean of the trials it completed is beside it under <metric>_completed.
@@ -81,10 +94,11 @@ def evaluate(
     from pathlib import Path
 
     from cojax.errors import InputError
+    from cojax.evaluation import constrained, games, provenance
     from cojax.evaluation import evaluate as run
-    from cojax.evaluation import games, provenance
     from cojax.evaluation.aggregates import over_systems, scores
     from cojax.fixtures import load_fixture
+    from cojax.fixtures.extensions import Risk
     from cojax.io import files, json_text
     from cojax.named_policies import any_policy_from_text, load_sb3, sb3_algorithm
     from cojax.report import printing
@@ -115,17 +129,25 @@ def evaluate(
     if adversary == "none":
         _nominal(chosen, loaded, as_json, num_trials=trials, root=root, num_steps=steps)
         return
+    settings: Content = {"fixtures": fixtures, "policies": [*policies, *models]}
+    settings |= {"trials": trials, "steps": steps}
+    if theta is not None or any(isinstance(fixture.extension, Risk) for fixture in loaded):
+        if adversary is not None or chart is not None:
+            raise InputError("--risk: expected neither --adversary nor --where")
+        settings |= {"risk": theta}
+        _at_risk(chosen, loaded, theta, out, settings=settings, root=root, as_json=as_json)
+        return
     subjects: object = loaded
     if adversary is not None:  # which also refuses what is no game
         played = {fixture.id: games.against(fixture, adversary) for fixture in loaded}  # pyright: ignore
         subjects = loaded if adversary == "optimal" else played
     result = run(chosen, subjects, trials, root, num_steps=steps)
+    more = constrained.columns(result, loaded)
     rows = games.with_bounds(result, chosen, subjects)
+    rows = [row | own for row, own in zip(rows, more, strict=True)]
     try:
         if out is not None:
-            settings = {"fixtures": fixtures, "policies": [*policies, *models]}
-            settings |= {"trials": trials, "steps": steps}
-            provenance.save(result, out, settings, rows)
+            provenance.save(result, out, settings, rows=rows)
         if chart is not None:
             _draw(named, loaded[0], chart, num_trials=trials, num_steps=steps, root=root)
     finally:  # a full disk does not take the figures too
@@ -134,6 +156,34 @@ def evaluate(
         else:
             several = scores(result) if len(result.fixtures) > 1 else {}
             printing.print_rows(rows, {name: over_systems(x) for name, x in several.items()})
+
+
+def _at_risk(
+    policies: Sequence[object],
+    fixtures: Sequence[Fixture],
+    theta: float | None,
+    out: str | None,
+    *,
+    settings: Content,
+    root: int,
+    as_json: bool,
+) -> None:
+    """Risk gaps of policies on fixtures at ``theta``, by default their own."""
+    from cojax.evaluation import at_risk, provenance, repriced
+    from cojax.io import json_text
+    from cojax.report import printing
+
+    subjects = [repriced(fixture, theta, settings["steps"]) for fixture in fixtures]
+    found = at_risk([*policies], subjects, settings["trials"], root)
+    rows = found.rows()
+    try:
+        if out is not None:
+            provenance.save(found.evaluation, out, settings, rows=rows, kernel="tilted")
+    finally:
+        if as_json:
+            click.echo(json_text.rows_text(rows))
+        else:
+            printing.print_risk(rows)
 
 
 def _nominal(

@@ -25,6 +25,7 @@ from cojax.evaluation.intervals import tolerance_interval as tolerance_interval
 from cojax.evaluation.learning_curve import RelativeGap as RelativeGap
 from cojax.evaluation.linearised import lqr_gain as lqr_gain
 from cojax.evaluation.metrics import METRICS as METRICS
+from cojax.evaluation.policy_pairs import policy_pairs as policy_pairs
 from cojax.evaluation.references import ReferencePolicy as ReferencePolicy
 from cojax.evaluation.references import detuned_oracle as detuned_oracle
 from cojax.evaluation.references import dithered_oracle as dithered_oracle
@@ -32,6 +33,9 @@ from cojax.evaluation.references import parse_policy as parse_policy
 from cojax.evaluation.references import receding_horizon as receding_horizon
 from cojax.evaluation.result import Evaluation as Evaluation
 from cojax.evaluation.result import Member as Member
+from cojax.evaluation.risk import RiskEvaluation as RiskEvaluation
+from cojax.evaluation.risk import at_risk as at_risk
+from cojax.evaluation.risk import repriced as repriced
 from cojax.evaluation.risk import risk_gap as risk_gap
 from cojax.evaluation.risk import risk_gap_bound as risk_gap_bound
 from cojax.evaluation.targets import average_runtime as average_runtime

@@ -125,7 +125,13 @@ def compare(
 
 
 def _results(value: Evaluation | str | Path, title: str) -> Results:
-    return of_evaluation(value, title) if isinstance(value, Evaluation) else load(value)
+    found = of_evaluation(value, title) if isinstance(value, Evaluation) else load(value)
+    if found.provenance.get("kernel") == "tilted":
+        raise InputError(
+            f"{found.folder}: its trials are of the tilted system, where means are no gaps; see "
+            "risk_gap in its rows.json"
+        )
+    return found
 
 
 def _pairs(ours: list[str], theirs: list[str] | None, chosen: list[str]) -> Pairs:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import math
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ from cojax.evaluation.metrics import cell_of, flat, summarize
 from cojax.evaluation.named_systems import named_systems, scope
 from cojax.evaluation.result import Evaluation
 from cojax.families.isotropic import Front
+from cojax.fixtures import Fixture
 from cojax.types import Option, Row
 
 if TYPE_CHECKING:
@@ -123,17 +125,14 @@ class BudgetEvaluation:
         ``budget_high`` its interval. ``options`` are those of
         :func:`cojax.evaluation.intervals.interval_of_mean`.
         """
-        out = []
-        for f, (name, problem) in enumerate(
-            zip(self.evaluation.fixtures, self.problems, strict=True)
-        ):
-            for (policy, setting), members in self.evaluation.populations().items():
-                row: Row = {"fixture": name, "policy": policy}
-                if setting is not None:
-                    row["setting"] = setting
-                trials = {n: x[f, members] for n, x in self.evaluation.trials.items()}
-                out.append(row | _row(problem, trials, options))
-        return out
+        e = self.evaluation
+        heads = [
+            {"fixture": name, "policy": policy} | ({} if setting is None else {"setting": setting})
+            for name in e.fixtures
+            for policy, setting in e.populations()
+        ]
+        cells = _cells(e, self.problems, options)
+        return [head | own for head, own in zip(heads, cells, strict=True)]
 
     def to_frame(self, **options: float | str) -> pd.DataFrame:
         """The :meth:`rows` with a number a column; ``options`` are those of :meth:`rows`."""
@@ -186,6 +185,38 @@ def on_budget(
     if unknown and options.get("num_steps") is None:
         options["num_steps"] = math.ceil(math.log(LEFT) / math.log(max(unknown)))
     return BudgetEvaluation(evaluate(policies, params, num_trials, root, **options), problems)
+
+
+def columns(evaluation: Evaluation, fixtures: Sequence[Fixture]) -> list[Row]:
+    """What rows of an ``evaluation`` of ``fixtures`` say more where there is a budget, in their
+    order; empty for other systems, and where V_d is not known.
+
+    ``cost_gap`` is J_c - J_c*, ``violation`` J_d - D and ``front_gap`` J_c - J_c*(J_d), None where
+    no front is known, as in :meth:`BudgetEvaluation.rows`; ``budget`` is D, ``multiplier`` λ.
+    """
+    spent = evaluation.trials.get("measured_cost")
+    known = []
+    for f, fixture in enumerate(fixtures):
+        found = None
+        if spent is not None and not np.isnan(spent[f]).all():
+            found = Problem.of(fixture.make_params(), fixture.id)
+        known.append(found if found is not None and found.known else None)
+    names = {"cost_gap": "gap", "violation": "violation", "front_gap": "own_gap"}
+    names |= {name: name for name in ("budget", "multiplier")}
+    return [
+        {name: row[of] for name, of in names.items() if row}
+        for row in _cells(evaluation, known, {})
+    ]
+
+
+def _cells(
+    evaluation: Evaluation, problems: Sequence[Problem | None], options: Row
+) -> Iterator[Row]:
+    """Of each fixture and population :func:`_row`; empty where there is no problem."""
+    for f, problem in enumerate(problems):
+        for members in evaluation.populations().values():
+            trials = {n: x[f, members] for n, x in evaluation.trials.items()}
+            yield {} if problem is None else _row(problem, trials, options)
 
 
 def _row(problem: Problem, trials: dict[str, np.ndarray], options: Row) -> Row:

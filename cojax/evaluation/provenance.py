@@ -86,12 +86,14 @@ def save(
     evaluation: Evaluation,
     folder: str | Path,
     configuration: Json = None,
+    *,
     rows: list[Row] | None = None,
+    **more: Json,
 ) -> None:
-    """What :meth:`cojax.evaluation.Evaluation.save` does; raises as it does. ``rows`` are its own,
-    where more is known of them.
+    """What :meth:`cojax.evaluation.Evaluation.save` does; raises as it does. ``rows`` in the place
+    of its own, where more is known of them, and ``more`` words of provenance.
     """
-    about = provenance("evaluate", [evaluation], configuration)
+    about = provenance("evaluate", [evaluation], configuration) | more
     with files.whole_folder(folder) as new:
         write(new, about, evaluation.rows() if rows is None else rows, evaluation.frame())
 

@@ -7,12 +7,10 @@ the interval is that of the mean, taken through the logarithm. The *plain* estim
 S = Σ γᵏ c_k + γᵀ V*_T - V*_0 under the system's own kernel: it has the same expectation, a much
 larger variance, and often no second moment, so that its interval may be confidently wrong.
 
-A mean of exponentials that a few trials carry says nothing: an estimate is refused where its
-effective sample size (Σw)²/Σw², w = exp(θ S), is below ``MIN_SAMPLE``, or one trial has more than
-``MAX_SHARE`` of the weight. Where θ > 0 and actions have no limit that V* knows, S can grow with
-the square of the state and exp(2θ S) have no mean: the row says ``moments: "unknown"``, and the
-interval is then no more than what was seen. With such a limit A* grows linearly, and for θ < 0
-weights are at most 1: all moments are finite.
+Estimates that a few trials carry are refused (:mod:`cojax.evaluation.entropic`). Where θ > 0 and
+actions have no limit that V* knows, S can grow with the square of the state and exp(2θ S) have no
+mean: the row says ``moments: "unknown"``, and the interval is then no more than what was seen. With
+such a limit A* grows linearly, and for θ < 0 weights are at most 1: all moments are finite.
 
 With a law of s_0 the gap is (1/θ) log E exp(θ (J_θ(π; s_0) - V*(s_0))), s_0 from that law.
 """
@@ -20,6 +18,8 @@ With a law of s_0 the gap is (1/θ) log E exp(θ (J_θ(π; s_0) - V*(s_0))), s_0
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,71 +28,131 @@ from cojax import inputs
 from cojax.coordinates import innermost
 from cojax.envs import EnvParams
 from cojax.errors import InputError
+from cojax.evaluation.entropic import Entropic, entropic
 from cojax.evaluation.evaluator import evaluate
-from cojax.evaluation.intervals import interval_of_mean
 from cojax.evaluation.members import as_policy
+from cojax.evaluation.metrics import cell_of, summarize
 from cojax.evaluation.named_systems import NamedSystem, named_systems, pairs
 from cojax.evaluation.references import ReferencePolicy
-from cojax.evaluation.result import Evaluation
+from cojax.evaluation.result import Evaluation, beside
+from cojax.fixtures import Fixture
+from cojax.fixtures.extensions import Risk
+from cojax.fixtures.schema import HardLimit
 from cojax.risk import RecursiveRisk, RiskSensitive, Risky
 from cojax.risk_kernel import Kernel
 from cojax.types import Float, Row
 
-MIN_SAMPLE = 50.0  # effective trials, below which nothing is said
-MAX_SHARE = 0.1  # of the weight, that one trial may have
+
+class Case(NamedTuple):
+    """One member on one system: what a row says of both, and its trials, (N,)."""
+
+    head: Row
+    theta: float
+    value: float  # the mean of V*_0
+    tilted: Float[np.ndarray, " N"]  # Σ γᵏ A*
+    plain: Float[np.ndarray, " N"] | None  # Σ γᵏ c_k + γᵀ V*_T - V*_0
 
 
-@dataclasses.dataclass(frozen=True)
-class Entropic:
-    """(1/θ) log mean exp(θ S) over trials.
+@dataclasses.dataclass(frozen=True, repr=False)
+class RiskEvaluation:
+    """Policies where risk has a price, on the same white noise by the tilted kernel and their own.
 
     Attributes:
-        mean, low, high: the estimate with its 95% interval; None where it is refused, inf where a
-            trial failed.
-        effective: sample size.
-        share: of the weight, of the heaviest trial.
-        reason: why it is refused; or "".
+        evaluation: trials of the tilted kernel. Means of its gaps are E_tilt S, which is no gap:
+            below it for θ > 0 and above it for θ < 0.
+        plain: those of the system's own; None where nobody asked.
+        thetas: θ of each system.
+        limited: whether each has a limit of actions that V* knows.
     """
 
-    mean: float | None
-    low: float | None
-    high: float | None
-    effective: float
-    share: float
-    reason: str
+    evaluation: Evaluation
+    plain: Evaluation | None
+    thetas: tuple[float, ...]
+    limited: tuple[bool, ...]
+
+    def cases(self) -> Iterator[Case]:
+        """Every member on every system, in the order of rows."""
+        e = self.evaluation
+        for f, (name, theta) in enumerate(zip(e.fixtures, self.thetas, strict=True)):
+            for m, member in enumerate(e.members):
+                head: Row = {"fixture": name, "policy": member.policy}
+                head |= {"setting": member.hyperparameters, "seed": member.seed}
+                head |= {"theta": theta, "num_trials": e.num_trials}
+                yield Case(
+                    head,
+                    theta,
+                    float(e.trials["optimal_value"][f, m].mean()),
+                    e.trials["suboptimality"][f, m],
+                    None if self.plain is None else self.plain.trials["tail_corrected"][f, m],
+                )
+
+    def rows(self) -> list[Row]:
+        """A row for each system and member, with cells as those of :meth:`Evaluation.rows`.
+
+        ``risk_gap``, ``relative_risk_gap`` (over the mean V*_0) and ``plain_gap`` are None where
+        they are refused; else as :func:`risk_gap` says. ``suboptimality`` and
+        ``relative_suboptimality`` are means over trials of the tilted kernel, and no gaps.
+        """
+        e, num = self.evaluation, len(self.evaluation.members)
+        out = []
+        for k, case in enumerate(self.cases()):
+            at, member = divmod(k, num)
+            row = {name: x for name, x in case.head.items() if x is not None}
+            names = ("suboptimality", "relative_suboptimality", "failed", "optimal_value")
+            trials = {name: e.trials[name][at, [member]] for name in names}
+            gap, plain = _estimates(case)
+            row |= summarize(trials, {}) | {
+                "risk_gap": _cell(gap),
+                "relative_risk_gap": _cell(gap, case.value),
+                **_support(gap),
+                "moments": _moments(case.theta, limited=self.limited[at]),
+                "plain_gap": _cell(plain),
+                **{f"plain_{name}": x for name, x in _support(plain).items()},
+                "resolution_floor": e.floors[at] if e.floors else None,
+            }
+            out.append(row)
+        return out
+
+    def __repr__(self) -> str:
+        e = self.evaluation
+        return (
+            f"RiskEvaluation({len(e.fixtures)} systems, {len(e.members)} policies, "
+            f"{e.num_trials} paired trials)\n  .rows()"
+        )
 
 
-def entropic(values: Float[np.ndarray, "N"], theta: float, *, lowest: float = -np.inf) -> Entropic:
-    """(1/θ) log mean exp(θ values), and the mean of ``values`` at ``theta`` = 0.
+def at_risk(
+    policies: object,
+    target: object,
+    num_trials: int = 1024,
+    root: int = 0,
+    *,
+    initial_states: npt.ArrayLike | None = None,
+    num_steps: int | None = None,
+) -> RiskEvaluation:
+    """What :func:`risk_gap` is made of, with every trial; arguments and errors are the same.
 
-    The interval is that of the mean of the exponentials, bootstrapped, taken through the logarithm;
-    no end is below ``lowest``. Values that are inf, of trials that failed, make it inf.
+    Args:
+        policies: as for :func:`cojax.evaluate`.
+        target: params, fixtures, or lists or dicts of these.
+        num_trials: N.
+        root: seed of the streams.
+        initial_states: as for :func:`cojax.evaluate`.
+        num_steps: of an episode, by default the T of each system.
     """
-    values = np.asarray(values, np.float64)
-    if not np.isfinite(values).all():
-        failed = int((~np.isfinite(values)).sum())
-        reason = f"{failed} of {values.size} trials failed"
-        return Entropic(np.inf, np.inf, np.inf, 0.0, 1.0, reason)
-    most = float((theta * values).max())
-    weights = np.exp(theta * values - most)
-    effective = float(weights.sum() ** 2 / (weights**2).sum())
-    share = float(weights.max() / weights.sum())
-    if theta == 0.0:
-        ends = tuple(float(x) for x in interval_of_mean(values))
-    else:
-        reason = ""
-        if effective < min(MIN_SAMPLE, values.size):
-            reason = f"effective sample size {effective:.3g} of {values.size} trials"
-        elif share > max(MAX_SHARE, 1.0 / values.size):
-            reason = f"one of {values.size} trials has {share:.0%} of the weight"
-        if reason:
-            return Entropic(None, None, None, effective, share, reason)
-        found = np.array(interval_of_mean(weights))
-        with np.errstate(divide="ignore", invalid="ignore"):
-            ends = (np.log(np.maximum(found, 0.0)) + most) / theta + 0.0
-        ends = (float(ends[0]), float(ends[1:].min()), float(ends[1:].max()))
-    mean, low, high = ends
-    return Entropic(mean, max(low, lowest), high, effective, share, "")
+    subjects = named_systems(target)
+    for subject in subjects:
+        system = _risky(subject.params, RiskSensitive, "risk_gap")
+        assert isinstance(system, RiskSensitive)
+        steps = system.horizon if num_steps is None else inputs.whole("num_steps", num_steps, 1)
+        if steps > system.horizon + 1:
+            raise InputError(
+                f"num_steps: expected at most T + 1 = {system.horizon + 1}, got {steps}"
+            )
+    return _run(
+        policies, subjects, num_trials, root,
+        plain=True, initial_states=initial_states, num_steps=num_steps,
+    )  # fmt: skip
 
 
 def risk_gap(
@@ -122,51 +182,28 @@ def risk_gap(
 
     Raises InputError, one line, for a system of another class: of the recursion no gap is known.
     """
-    rows: list[Row] = []
-    for subject in named_systems(target):
-        system = _risky(subject.params, RiskSensitive, "risk_gap")
-        assert isinstance(system, RiskSensitive)
-        steps = system.horizon if num_steps is None else inputs.whole("num_steps", num_steps, 1)
-        if steps > system.horizon + 1:
-            raise InputError(
-                f"num_steps: expected at most T + 1 = {system.horizon + 1}, got {steps}"
-            )
-        options = (policies, subject, num_trials, root)
-        tilted, plain = (
-            _measured(*options, tilted=tilted, num_steps=steps, initial_states=initial_states)
-            for tilted in (True, False)
-        )
-        theta = float(system.theta)
-        moments = "finite" if theta <= 0.0 or system.constrained else "unknown"
-        value = tilted.trials["optimal_value"]
-        costs = plain.trials["tail_corrected"]
-        for m, member in enumerate(tilted.members):
-            own = entropic(tilted.trials["suboptimality"][0, m], theta, lowest=0.0)
-            other = entropic(costs[0, m], theta)
-            scale = float(value[0, m].mean())
-            rows.append({
-                "fixture": subject.name,
-                "policy": member.policy,
-                "setting": member.hyperparameters,
-                "seed": member.seed,
-                "theta": theta,
-                "num_trials": tilted.num_trials,
-                "risk_gap": own.mean,
-                "low": own.low,
-                "high": own.high,
-                "relative": None if own.mean is None else own.mean / scale,
-                "optimal_value": scale,
-                "effective_sample_size": own.effective,
-                "largest_share": own.share,
-                "refused": own.reason,
-                "moments": moments,
-                "tilted_advantage": float(tilted.trials["suboptimality"][0, m].mean()),
-                "plain": other.mean,
-                "plain_low": other.low,
-                "plain_high": other.high,
-                "plain_effective": other.effective,
-                "plain_refused": other.reason,
-            })  # fmt: skip
+    found = at_risk(
+        policies, target, num_trials, root, initial_states=initial_states, num_steps=num_steps
+    )
+    rows = []
+    for k, case in enumerate(found.cases()):
+        own, other = _estimates(case)
+        limited = found.limited[k // len(found.evaluation.members)]
+        rows.append(case.head | {
+            "risk_gap": own.mean,
+            "low": own.low,
+            "high": own.high,
+            "relative": None if own.mean is None else own.mean / case.value,
+            "optimal_value": case.value,
+            **_support(own),
+            "moments": _moments(case.theta, limited=limited),
+            "tilted_advantage": float(case.tilted.mean()),
+            "plain": other.mean,
+            "plain_low": other.low,
+            "plain_high": other.high,
+            "plain_effective": other.effective,
+            "plain_refused": other.reason,
+        })  # fmt: skip
     return rows
 
 
@@ -189,33 +226,85 @@ def risk_gap_bound(
 
     Raises InputError, one line, for a system that has no price of risk.
     """
-    rows: list[Row] = []
-    for subject in named_systems(target):
-        theta = float(_risky(subject.params, Risky, "risk_gap_bound").theta)
-        found = _measured(
-            policies, subject, num_trials, root, tilted=True, num_steps=num_steps,
-            initial_states=initial_states,
-        )  # fmt: skip
-        side = "=" if theta == 0.0 else ">=" if theta > 0.0 else "<="
-        for m, member in enumerate(found.members):
-            values = found.trials["suboptimality"][0, m]
-            mean = low = high = np.inf
-            if np.isfinite(values).all():
-                mean, low, high = (float(x) for x in interval_of_mean(values))
-            rows.append({
-                "fixture": subject.name,
-                "policy": member.policy,
-                "setting": member.hyperparameters,
-                "seed": member.seed,
-                "theta": theta,
-                "num_trials": found.num_trials,
-                "risk gap bound": mean,
-                "low": max(low, 0.0),
-                "high": high,
-                "side": f"gap {side} bound",
-                "optimal_value": float(found.trials["optimal_value"][0, m].mean()),
-            })  # fmt: skip
+    subjects = named_systems(target)
+    for subject in subjects:
+        _risky(subject.params, Risky, "risk_gap_bound")
+    found = _run(
+        policies, subjects, num_trials, root,
+        plain=False, initial_states=initial_states, num_steps=num_steps,
+    )  # fmt: skip
+    rows = []
+    for case in found.cases():
+        bound = entropic(case.tilted, 0.0, lowest=0.0)
+        side = "=" if case.theta == 0.0 else ">=" if case.theta > 0.0 else "<="
+        rows.append(case.head | {
+            "risk gap bound": bound.mean,
+            "low": bound.low,
+            "high": bound.high,
+            "side": f"gap {side} bound",
+            "optimal_value": case.value,
+        })  # fmt: skip
     return rows
+
+
+def repriced(fixture: Fixture, theta: float | None = None, T: int | None = None) -> Fixture:
+    """A fixture of a base, or of the exponential of the cost of an episode, at another ``theta`` or
+    of ``T`` steps: by default its own, and for a base its horizon. Not certified anew.
+
+    Raises InputError, one line with the number, where θ has no finite cost or V* no limit of the
+    actions, without which an estimate may have no second moment.
+    """
+    of, limit = fixture.extension, fixture.action_limit
+    if not (of is None or isinstance(of, Risk)):
+        raise InputError(
+            f"{fixture.id}: expected a fixture of a base or with a price of risk on the cost of an "
+            f"episode, got kind {of.kind!r}"
+        )
+    if not isinstance(limit, HardLimit):
+        raise InputError(
+            f"{fixture.id}: action_limit: expected one that V* knows, {{kind: box or ball, "
+            f"bound: …}}, without which weights may have no second moment, got {limit}"
+        )
+    if of is None and theta is None:
+        raise InputError(f"{fixture.id}: expected a price of risk, got none")
+    own: Row = {"kind": Risk.kind, "T": fixture.horizon} if of is None else of.stated()
+    changed = dict(own)
+    changed |= {} if theta is None else {"theta": theta}
+    changed |= {} if T is None else {"T": T}
+    if changed == own:
+        return fixture
+    name = f"{fixture.id[:70]}-theta{changed['theta']:g}-T{changed['T']}".replace("+", "")
+    try:
+        return fixture.with_changes(extension=changed, horizon=changed["T"], id=name)
+    except InputError as error:
+        raise InputError(f"{fixture.id}: {error}") from None
+
+
+def _estimates(case: Case) -> tuple[Entropic, Entropic]:
+    """By the tilted trials, and the plain ones."""
+    assert case.plain is not None
+    return entropic(case.tilted, case.theta, lowest=0.0), entropic(case.plain, case.theta)
+
+
+def _support(found: Entropic) -> Row:
+    """What an estimate rests on."""
+    return {
+        "effective_sample_size": found.effective,
+        "largest_share": found.share,
+        "refused": found.reason,
+    }
+
+
+def _cell(found: Entropic, scale: float = 1.0) -> Row | None:
+    """An estimate over a ``scale``, as tables hold it; None where it is refused."""
+    if found.mean is None or found.low is None or found.high is None:
+        return None
+    return cell_of(found.mean / scale, found.low / scale, found.high / scale)
+
+
+def _moments(theta: float, *, limited: bool) -> str:
+    """Whether all moments of exp(θ S) are finite."""
+    return "finite" if theta <= 0.0 or limited else "unknown"
 
 
 def _risky(params: EnvParams, kind: type[Risky], name: str) -> Risky:
@@ -233,29 +322,40 @@ def _risky(params: EnvParams, kind: type[Risky], name: str) -> Risky:
     )
 
 
-def _measured(
+def _run(
     policies: object,
-    subject: NamedSystem,
+    subjects: Sequence[NamedSystem],
     num_trials: int,
     root: int,
     *,
-    tilted: bool,
-    num_steps: int | None,
+    plain: bool,
     initial_states: npt.ArrayLike | None,
-) -> Evaluation:
-    """Policies under one of the two kernels; references are made for the system itself."""
-    params = subject.params
-    kernel = Kernel(params.system, tilted)  # pyright: ignore[reportArgumentType]
-    made = [_fixed(as_policy(name, value), params) for name, value in pairs(policies)]
-    return evaluate(
-        made,
-        inputs.swapped(params, system=kernel),
-        num_trials,
-        root,
-        num_steps=num_steps,
-        initial_states=initial_states,
-        names=[subject.name],
-        progress=None,
+    num_steps: int | None,
+) -> RiskEvaluation:
+    """Policies by the tilted kernel of each system, and by its own where ``plain``; references are
+    made for the system itself.
+    """
+    kernels = []
+    for tilted in (True, False)[: 1 + plain]:
+        alone = []
+        for one in subjects:
+            params, kernel = one.params, Kernel(one.params.system, tilted)  # pyright: ignore[reportArgumentType]
+            made = [_fixed(as_policy(name, value), params) for name, value in pairs(policies)]
+            steps = num_steps
+            if steps is None and isinstance(params.system, RiskSensitive):
+                steps = params.system.horizon
+            found = evaluate(
+                made, inputs.swapped(params, system=kernel), num_trials, root,
+                num_steps=steps, initial_states=initial_states, names=[one.name], progress=None,
+            )  # fmt: skip
+            alone.append(dataclasses.replace(found, floors=(one.floor,), hashes=(one.sha256,)))
+        kernels.append(beside(alone))
+    systems = [one.params.system for one in subjects]
+    return RiskEvaluation(
+        kernels[0],
+        kernels[1] if plain else None,
+        tuple(float(system.theta) for system in systems),  # pyright: ignore
+        tuple(bool(system.constrained) for system in systems),
     )
 
 

@@ -22,7 +22,7 @@ from cojax.evaluation import provenance
 from cojax.evaluation.metrics import METRIC
 from cojax.io import files, json_text, tables, yaml
 from cojax.report.page_charts import curve_charts, forest
-from cojax.report.page_parts import CELLS, cards, evaluate_command, result_rows, summary
+from cojax.report.page_parts import CELLS, MORE, cards, evaluate_command, result_rows, summary
 from cojax.report.printing import number
 from cojax.types import Content, Json, Row
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 BEST = 20  # settings of a sweep that its page shows, of each system
 TITLES = ("Gap / V*", "Exploitable ≥", "Exploitable ≤", "OptGap", "Regret")
-MEASURES = dict(zip(CELLS, TITLES, strict=True))
+MEASURES = {**dict(zip(CELLS, TITLES, strict=True)), **MORE}
 CELL = {"mean", "low", "high"}
 FIRST = 200  # rows of a table shown before anybody asks for more; report.js has the same
 IMAGES = {".svg": "image/svg+xml", ".png": "image/png"}
@@ -82,7 +82,10 @@ def gather(folder: Path) -> Content:
         again = f"cojax {about.get('kind', 'run')} config.yaml --out again"
     else:
         again = evaluate_command(about, **configuration)
-    said = summary(results, learners, configuration)
+    said, tilted = summary(results, learners, configuration), about.get("kernel") == "tilted"
+    titles = MEASURES | ({METRIC: "Tilted Σ γᵏ A* / V*"} if tilted else {})
+    if all("violation" in row for row in rows):  # where the paper's say nothing
+        titles = {n: title for n, title in titles.items() if n == METRIC or n in MORE}
     facts = {
         name.replace("_", " "): "–" if value is None else value
         for name, value in about.items()
@@ -94,7 +97,8 @@ def gather(folder: Path) -> Content:
         "settings": settings if settings > BEST else 0,
         "best": BEST,
         "forest": forest(said["policies"]),
-        "measures": [(n, MEASURES[n]) for n in CELLS if any(n in row for row in rows)],
+        "measures": [(n, t) for n, t in titles.items() if any(n in row for row in rows)],
+        "tilted": tilted,
         "smoke": configuration.get("scale") == "smoke",
         "rows": result_rows(folder, rows, learners, about=about, again=again),
         "policies": list(dict.fromkeys(str(row["policy"]) for row in rows)),

@@ -21,6 +21,12 @@ from cojax.report.printing import cell_text, of_systems, with_interval
 from cojax.types import Content, Row
 
 CELLS = (METRIC, AT_LEAST, AT_MOST, "paper_optgap", "paper_regret")
+MORE = {  # cells of rows where costs have a budget, and where risk has a price
+    "cost_gap": "J_c - J_c*",
+    "violation": "J_d - D",
+    "front_gap": "J_c - J_c*(J_d)",
+    "relative_risk_gap": "Risk gap / V*",
+}
 
 
 def summary(results: Results, learners: list[str], configuration: Content) -> Content:
@@ -94,6 +100,8 @@ def result_rows(
             varied = row.get("hyperparameters") or {}
             words = "".join(f", {name} {_short(x)}" for name, x in varied.items())
             line["policy"] = named(policy, row["setting"]) + words
+        if "risk_gap" in row and "seed" in row:
+            line["policy"] += f", seed {row['seed']}"
         for name in CELLS:
             if name not in row:
                 continue
@@ -107,9 +115,25 @@ def result_rows(
                 if bound
                 else cell_text({**row, name: cell}, name, floor, short=True),
                 "completed": with_interval(_finite(completed, worst(name))) if completed else "",
+                "note": "",
             }
+        line |= {name: _more(row, name) for name in MORE if name in row}
         out.append(line)
     return out
+
+
+def _more(row: Row, name: str) -> Row:
+    """A cell of ``MORE``: a dash where it is not known, and why it is refused."""
+    text, value = "–", np.inf
+    if row[name] is not None:
+        cell = _finite(row[name], np.inf)
+        text, value = with_interval(cell), cell["mean"]
+    elif row.get("refused"):
+        text = "refused"
+    note = ""
+    if name == "relative_risk_gap":
+        note = f"{row['effective_sample_size']:.0f} of {row['num_trials']:,} trials carry it"
+    return {"value": value, "text": text, "note": note, "completed": ""}
 
 
 def _finite(cell: dict[str, float | None], worst: float) -> dict[str, float]:
@@ -122,6 +146,8 @@ def evaluate_command(
     fixtures: Sequence[str] | None = None,
     policies: Sequence[str] | None = None,
     steps: int | None = None,
+    *,
+    risk: float | None = None,
     **_: object,
 ) -> str:
     """What measures policies on fixtures again, run inside the folder; empty where they are not
@@ -133,6 +159,7 @@ def evaluate_command(
     words += [f"--policy {shlex.quote(str(policy))}" for policy in policies or ()]
     words += [f"--trials {about['num_trials']} --root {about['root']}"]
     words += [f"--steps {steps}"] if isinstance(steps, int) else []
+    words += [f"--risk {risk:g}"] if isinstance(risk, float) else []
     return f"cojax evaluate {' '.join(words)}"
 
 

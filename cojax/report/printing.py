@@ -25,9 +25,12 @@ SHOWN = {
 }
 BOUNDS = {AT_LEAST: "exploitable ≥", AT_MOST: "≤"}  # of games, over V*
 
+OF_BUDGETS = {"cost_gap": "J_c - J_c*", "violation": "J_d - D", "front_gap": "J_c - J_c*(J_d)"}
+OF_RISK = {"relative_risk_gap": "risk gap / V*", "plain": "plain estimate / V*"}
+
 NUMBERS = {
-    *SHOWN.values(), *BOUNDS.values(), "failures", "last", "best", "failed", "median", "lowest",
-    "highest", "bound", "diverged",
+    *SHOWN.values(), *BOUNDS.values(), *OF_BUDGETS.values(), *OF_RISK.values(), "effective", "D",
+    "θ", "failures", "last", "best", "failed", "median", "lowest", "highest", "bound", "diverged",
 }  # fmt: skip
 NARROWEST = 60
 
@@ -114,22 +117,37 @@ def print_rows(rows: Sequence[Row], overall: Mapping[str, Row] | None = None) ->
     """
     counts = Counter((row["fixture"], row["policy"]) for row in rows)
     bounds = [name for name in BOUNDS if any(name in row for row in rows)]
+    budgets = any("violation" in row for row in rows)
+    shown = dict(list(SHOWN.items())[:1]) if all("violation" in row for row in rows) else SHOWN
+    more = {"budget": "D", **OF_BUDGETS} if budgets else {}
     lines = []
     for row in rows:
         several = counts[row["fixture"], row["policy"]] > 1
         policy = row["policy"] + (f" ({row['setting']})" if several else "")
         floor = row.get("resolution_floor")
-        cells = [cell_text(row, m, floor if m.startswith("relative") else None) for m in SHOWN]
+        cells = [cell_text(row, m, floor if m.startswith("relative") else None) for m in shown]
         cells += [with_interval(row[name], floor) if name in row else "–" for name in bounds]
+        cells += [budget_text(row, name) for name in more]
         lines.append([row["fixture"], policy, *cells, str(row["failures"])])
+    empty = [""] * (len(shown) + len(bounds) + len(more))
     for policy, cell in (overall or {}).items():
         median = f"median of {cell['systems']:,} systems"
-        lines.append([median, policy, of_systems(cell), *[""] * len([*SHOWN, *bounds])])
+        lines.append([median, policy, of_systems(cell), *empty])
     notes = [
         "gap / V* (relative_suboptimality): mean over trials and seeds of Σ γᵏ A*(s, a)/V*(s₀) up "
-        "to the horizon, where π* takes over. Paper Regret compares stage rewards at the policy's "
-        "own states, and is negative for a lazy policy."
+        "to the horizon, where π* takes over."
     ]
+    if len(shown) > 1:
+        notes[0] += (
+            " Paper Regret compares stage rewards at the policy's own states, and is negative for "
+            "a lazy policy."
+        )
+    if budgets:
+        notes.append(
+            "J_c: cost, J_d: what the budget D is for. J_c - J_c*: gap to the optimum within the "
+            "budget, negative for a policy that overspends; J_c - J_c*(J_d): distance to the front "
+            "at what the policy spends, where it is known. The gap is J_c - J_c* + λ (J_d - D)."
+        )
     if few := [row["num_seeds"] for row in rows if row.get("num_seeds", FEW) < FEW]:
         notes.append(
             f"Intervals over {min(few)} seeds are Student's: where seeds differ by factors "
@@ -146,9 +164,63 @@ def print_rows(rows: Sequence[Row], overall: Mapping[str, Row] | None = None) ->
             "disturbance that is worst for the policy, at least (≥) as against the worse of d* and "
             "the reply of one step (∞: a trial failed against it), at most (≤) what is proven."
         )
-    titles = (*SHOWN.values(), *(BOUNDS[name] for name in bounds))
+    titles = (*shown.values(), *(BOUNDS[name] for name in bounds))
     title = f"{rows[0]['num_trials']} paired trials, 95% intervals"
-    _print(title, ("fixture", "policy", *titles, "failures"), lines, notes)
+    columns = ("fixture", "policy", *titles, *more.values(), "failures")
+    _print(title, columns, lines, notes)
+
+
+def budget_text(row: Row, name: str) -> str:
+    """A cell of :func:`cojax.evaluation.constrained.columns`: "" for systems without a budget, a
+    dash where it is not known.
+    """
+    if name not in row:
+        return ""
+    if isinstance(row[name], float):
+        return f"{row[name]:.4g}"
+    return "–" if row[name] is None else with_interval(row[name])
+
+
+def risk_texts(row: Row) -> dict[str, str]:
+    """What tables say of a risk gap over V*, and of the plain estimate: with an interval; "refused"
+    where too few trials carry it, and what else there is against it.
+    """
+    cells = {"relative_risk_gap": row["relative_risk_gap"], "plain": row["plain_gap"]}
+    if cells["plain"] is not None:
+        ends = cells["plain"].items()
+        cells["plain"] = {n: None if x is None else x / row["optimal_value"] for n, x in ends}
+    texts = {}
+    for name, refused in (("relative_risk_gap", "refused"), ("plain", "plain_refused")):
+        text = "refused" if row[refused].startswith("effective") else f"refused: {row[refused]}"
+        if cells[name] is not None:
+            text = with_interval({n: math.inf if x is None else x for n, x in cells[name].items()})
+        texts[name] = text
+    return texts
+
+
+def print_risk(rows: Sequence[Row]) -> None:
+    """Print rows of :meth:`cojax.evaluation.RiskEvaluation.rows` to standard output."""
+    lines = []
+    for row in rows:
+        seed = f", seed {row['seed']}" if "seed" in row else ""
+        setting = f" ({row['setting']})" if "setting" in row else ""
+        texts = risk_texts(row)
+        support = (row["effective_sample_size"], row["plain_effective_sample_size"])
+        tilted, plain = (f"{x:.0f}" for x in support)
+        cells = [texts["relative_risk_gap"], tilted, texts["plain"], plain, str(row["failures"])]
+        head = [row["fixture"], row["policy"] + setting + seed, f"{row['theta']:.4g}"]
+        lines.append([*head, *cells])
+    notes = [
+        "risk gap / V*: (1/θ) log E exp(θ Σ γᵏ A*(s, a)) over trials of the tilted system, "
+        "J_θ - J_θ* exactly; plain: the same number from costs of the system itself. Effective: "
+        "how many of the trials carry the estimate; below 50 of them it is refused, and more "
+        "--trials may help."
+    ]
+    if any(row["moments"] == "unknown" for row in rows):
+        notes.append("Without a limit of the actions weights may have no second moment.")
+    title = f"{rows[0]['num_trials']} paired trials, 95% intervals"
+    columns = ["fixture", "policy", "θ", OF_RISK["relative_risk_gap"], "effective"]
+    _print(title, [*columns, OF_RISK["plain"], "effective", "failures"], lines, notes)
 
 
 def print_comparison(comparison: Comparison) -> None:
