@@ -1,0 +1,554 @@
+"""What is known of a hidden z that pushes the actuators: n = E z + w_a, w_a ~ N(0, Σ_a).
+
+n is seen after the step in which it acts, and neither states nor actions enter it: the posterior of
+z, the belief, is the same under every policy. Three laws of z, three exact filters:
+
+    Kalman      z' = Φ z + ε, ε ~ N(0, Σ_ε), from the stationary Π     belief ẑ
+                ẑ' = Φẑ + L (n - Eẑ)     L = ΦΠEᵀS⁻¹,  S = EΠEᵀ + Σ_a,  Π = ΦΠΦᵀ + Σ_ε - L S Lᵀ
+    Constant    z' = z, z_0 ~ N(ẑ_0, Π_0)                               belief (ẑ, k)
+                ẑ' = ẑ + Π_{k+1}EᵀΣ_a⁻¹ (n - Eẑ)     Π_k = (Π_0⁻¹ + k EᵀΣ_a⁻¹E)⁻¹
+    Hypotheses  z one of K unit vectors, P(i → j) = Π_ij                belief π, chances
+                π' = Πᵀπ⁺,  π⁺_i ∝ π_i exp(-|n - E_i|²/2) in the metric of Σ_a⁻¹
+
+The prices that not knowing z has (:mod:`cojax.hidden`) are r(belief), with B = R + γp²gᵀP g,
+
+    r(b) = tr(B E Cov(z|b) Eᵀ) + γ E r(b')
+
+a number for Kalman, a sequence in k for Constant, and a function for Hypotheses, found on a grid
+where K = 2. Matrices are kept transposed: products are xᵀA.
+"""
+
+from __future__ import annotations
+
+import abc
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from cojax import linalg, streams
+from cojax.distinct import Distinct
+from cojax.initial import InitialLaw
+from cojax.linalg import product
+from cojax.noise_laws import LARGEST_NORMAL
+from cojax.types import Array, Float, PRNGKeyArray
+
+COUNT = 2**12  # k is kept as k/COUNT, exact in every precision; r_k of Constant is listed so far
+GRID = 801  # of r of two hypotheses, in x = 2/π asin sqrt(π_1): r is steep at both ends
+Belief = Float[Array, "b"]
+
+
+def normals(key: PRNGKeyArray, like: Float[Array, "n"]) -> Float[Array, "n"]:
+    """As many standard normal numbers as ``like`` has entries, drawn in float32."""
+    return jax.random.normal(key, like.shape, jnp.float32).astype(like.dtype)
+
+
+class Filter(Distinct, abc.ABC):
+    """A law of z and the filter of it. Methods are of one belief b, hidden z (h,), push n (m,) and
+    ``key``; ``first``, ``draw`` and ``jolt`` draw.
+
+    Attributes:
+        effect: (h, m), Eᵀ.
+        root_a: (m, m), a root of Σ_a, transposed.
+        cov_a: (m, m), Σ_a.
+    """
+
+    effect: Float[Array, "*batch h m"]
+    root_a: Float[Array, "*batch m m"]
+    cov_a: Float[Array, "*batch m m"]
+
+    @property
+    def hidden_dim(self) -> int:
+        """h."""
+        return self.effect.shape[-2]
+
+    @property
+    def belief_dim(self) -> int:
+        """Entries of b."""
+        return self.hidden_dim
+
+    @property
+    def settled(self) -> bool:
+        """Whether the spread does not depend on b; decided by the structure."""
+        return False
+
+    def predicted(self, b: Belief) -> Float[Array, "m"]:
+        """E E[z|b]."""
+        return product(b, self.effect)
+
+    @abc.abstractmethod
+    def update(self, b: Belief, n: Float[Array, "m"]) -> Belief:
+        """b', the push n seen."""
+
+    @abc.abstractmethod
+    def ahead(self, b: Belief) -> Belief:
+        """E b'."""
+
+    @abc.abstractmethod
+    def spread(self, b: Belief) -> Float[Array, "m m"]:
+        """Cov(n|b)."""
+
+    def price(self, b: Belief) -> Float[Array, ""]:
+        """r(b) less the least of all r."""
+        return jnp.zeros((), b.dtype)
+
+    def price_ahead(self, b: Belief) -> Float[Array, ""]:
+        """E price(b')."""
+        return jnp.zeros((), b.dtype)
+
+    @abc.abstractmethod
+    def draw(self, b: Belief, key: PRNGKeyArray) -> Float[Array, "m"]:
+        """n of one who knows b alone."""
+
+    @abc.abstractmethod
+    def initial(self) -> Belief:
+        """b_0."""
+
+    @abc.abstractmethod
+    def first(self, key: PRNGKeyArray) -> Float[Array, "h"]:
+        """z_0, by its law."""
+
+    @abc.abstractmethod
+    def moved(self, z: Float[Array, "h"]) -> Float[Array, "h"]:
+        """E z'."""
+
+    @abc.abstractmethod
+    def jolt(self, z: Float[Array, "h"], key: PRNGKeyArray) -> Float[Array, "h"]:
+        """z' - E z', one draw."""
+
+    def project(self, b: Belief) -> Belief:
+        """The belief nearest to b."""
+        return b
+
+    def project_hidden(self, z: Float[Array, "h"]) -> Float[Array, "h"]:
+        """The z nearest to z."""
+        return z
+
+    @abc.abstractmethod
+    def bounds(self) -> tuple[Float[Array, "b"], Float[Array, "h"]]:
+        """About how far b and z go, entry by entry."""
+
+    def names(self) -> list[str]:
+        """Names of the entries of b."""
+        return [f"belief {i + 1}" for i in range(self.belief_dim)]
+
+    def pushed(self, z: Float[Array, "h"]) -> Float[Array, "m"]:
+        """E z."""
+        return product(z, self.effect)
+
+    def shake(self, key: PRNGKeyArray) -> Float[Array, "m"]:
+        """w_a, one draw."""
+        return product(normals(key, self.root_a[0]), self.root_a)
+
+
+@struct.dataclass
+class Kalman(Filter):
+    """A linear hidden z from its stationary state on; b = ẑ.
+
+    Attributes:
+        effect, root_a, cov_a: see :class:`Filter`.
+        transition: (h, h), Φᵀ.
+        gain: (m, h), Lᵀ.
+        S: (m, m), Cov(n|b).
+        root_S: (m, m), its root, transposed.
+        root_Pi: (h, h), that of Π, Cov(z|b).
+        root_e: (h, h), that of Σ_ε.
+        start: (h,), ẑ_0.
+        reach: (h,), standard deviations of z.
+    """
+
+    effect: Float[Array, "*batch h m"]
+    root_a: Float[Array, "*batch m m"]
+    cov_a: Float[Array, "*batch m m"]
+    transition: Float[Array, "*batch h h"]
+    gain: Float[Array, "*batch m h"]
+    S: Float[Array, "*batch m m"]
+    root_S: Float[Array, "*batch m m"]
+    root_Pi: Float[Array, "*batch h h"]
+    root_e: Float[Array, "*batch h h"]
+    start: Float[Array, "*batch h"]
+    reach: Float[Array, "*batch h"]
+
+    @property
+    def settled(self):
+        """Yes."""
+        return True
+
+    def update(self, b, n):
+        """Φẑ + L (n - Eẑ)."""
+        return product(b, self.transition) + product(n - self.predicted(b), self.gain)
+
+    def ahead(self, b):
+        """Φẑ."""
+        return product(b, self.transition)
+
+    def spread(self, b):
+        """S."""
+        return self.S
+
+    @streams.pinned()
+    def draw(self, b, key):
+        """Eẑ, and noise of S."""
+        return self.predicted(b) + product(normals(key, self.root_S[0]), self.root_S)
+
+    def initial(self):
+        """ẑ_0."""
+        return self.start
+
+    @streams.pinned()
+    def first(self, key):
+        """N(ẑ_0, Π)."""
+        return self.start + product(normals(key, self.start), self.root_Pi)
+
+    def moved(self, z):
+        """Φz."""
+        return product(z, self.transition)
+
+    @streams.pinned()
+    def jolt(self, z, key):
+        """ε."""
+        return product(normals(key, z), self.root_e)
+
+    def bounds(self):
+        """What the largest draws make of stationary deviations."""
+        high = jnp.abs(self.start) + LARGEST_NORMAL * self.reach
+        return high, high
+
+
+@struct.dataclass
+class Constant(Filter):
+    """A constant of the episode; b = (ẑ, k/COUNT).
+
+    Attributes:
+        effect, root_a, cov_a: see :class:`Filter`.
+        inward: (m, h), Σ_a⁻¹E W, with Π_k = W diag(1/(1 + kκ)) Wᵀ.
+        outward: (h, h), Wᵀ.
+        kappa: (h,), κ.
+        start: (h,), ẑ_0.
+        prices: (COUNT,), r_k.
+    """
+
+    effect: Float[Array, "*batch h m"]
+    root_a: Float[Array, "*batch m m"]
+    cov_a: Float[Array, "*batch m m"]
+    inward: Float[Array, "*batch m h"]
+    outward: Float[Array, "*batch h h"]
+    kappa: Float[Array, "*batch h"]
+    start: Float[Array, "*batch h"]
+    prices: Float[Array, "*batch k"]
+
+    @property
+    def belief_dim(self):
+        """h + 1."""
+        return self.hidden_dim + 1
+
+    def steps(self, b: Belief) -> Float[Array, ""]:
+        """k."""
+        return jnp.maximum(jnp.round(b[-1] * COUNT), 0.0)
+
+    def predicted(self, b):
+        """Eẑ."""
+        return product(b[:-1], self.effect)
+
+    def update(self, b, n):
+        """ẑ + Π_{k+1}EᵀΣ_a⁻¹ (n - Eẑ), and k + 1."""
+        k = self.steps(b) + 1.0
+        seen = product(n - self.predicted(b), self.inward) / (1.0 + k * self.kappa)
+        return jnp.concatenate([b[:-1] + product(seen, self.outward), (k / COUNT)[None]])
+
+    def ahead(self, b):
+        """ẑ, and k + 1."""
+        return b.at[-1].add(1.0 / COUNT)
+
+    def spread(self, b):
+        """EΠ_kEᵀ + Σ_a."""
+        pushed = product(self.outward, self.effect)
+        left = pushed / (1.0 + self.steps(b) * self.kappa)[:, None]
+        return product(left.T, pushed) + self.cov_a
+
+    def price(self, b):
+        """r_k; beyond the list its last."""
+        last = COUNT - 1
+        return self.prices[jnp.minimum(self.steps(b), last).astype(jnp.int32)]
+
+    def price_ahead(self, b):
+        """r_{k+1}."""
+        return self.price(self.ahead(b))
+
+    @streams.pinned()
+    def draw(self, b, key):
+        """Eẑ, and noise of EΠ_kEᵀ and of Σ_a."""
+        scaled = normals(key, self.kappa) / jnp.sqrt(1.0 + self.steps(b) * self.kappa)
+        apart = product(product(scaled, self.outward), self.effect)
+        return self.predicted(b) + apart + self.shake(jax.random.fold_in(key, 1))
+
+    def initial(self):
+        """ẑ_0 and 0."""
+        return jnp.concatenate([self.start, jnp.zeros_like(self.start[:1])])
+
+    @streams.pinned()
+    def first(self, key):
+        """N(ẑ_0, Π_0)."""
+        return self.start + product(normals(key, self.start), self.outward)
+
+    def moved(self, z):
+        """z."""
+        return z
+
+    def jolt(self, z, key):
+        """0."""
+        return jnp.zeros_like(z)
+
+    def project(self, b):
+        """At a whole k."""
+        return b.at[-1].set(self.steps(b) / COUNT)
+
+    def bounds(self):
+        """What the largest draws make; 1 for k."""
+        std = jnp.sqrt(jnp.sum(self.outward**2, axis=0))
+        high = jnp.abs(self.start) + LARGEST_NORMAL * std
+        return jnp.concatenate([high, jnp.ones_like(high[:1])]), high
+
+    def names(self):
+        """ẑ, and the step."""
+        return [*super().names()[:-1], f"step / {COUNT} [-]"]
+
+
+@struct.dataclass
+class Hypotheses(Filter):
+    """One of two hypotheses, which may change as a Markov chain does; b their chances.
+
+    Attributes:
+        effect, root_a, cov_a: see :class:`Filter`; the rows of ``effect`` are E_i.
+        transition: (2, 2), Π.
+        whiten: (m, m), a root of Σ_a⁻¹, transposed.
+        start: (2,), the chances at first.
+        prices: (GRID,), r on the grid.
+        weight: (m, m), B.
+        gamma: (), discount.
+    """
+
+    effect: Float[Array, "*batch h m"]
+    root_a: Float[Array, "*batch m m"]
+    cov_a: Float[Array, "*batch m m"]
+    transition: Float[Array, "*batch h h"]
+    whiten: Float[Array, "*batch m m"]
+    start: Float[Array, "*batch h"]
+    prices: Float[Array, "*batch k"]
+    weight: Float[Array, "*batch m m"]
+    gamma: Float[Array, "*batch"]
+
+    def update(self, b, n):
+        """Bayes' rule, and a step of the chain."""
+        apart = product(n[None] - self.effect, self.whiten)
+        log = -0.5 * jnp.sum(apart**2, axis=-1)
+        likely = b * jnp.exp(log - jnp.max(jnp.where(b > 0.0, log, -jnp.inf)))
+        return product(likely / jnp.sum(likely), self.transition)
+
+    def ahead(self, b):
+        """Πᵀπ."""
+        return product(b, self.transition)
+
+    def apart(self, b: Belief) -> Float[Array, "m m"]:
+        """E Cov(z|b) Eᵀ."""
+        mean = self.predicted(b)
+        return product((b[:, None] * self.effect).T, self.effect) - mean[:, None] * mean[None]
+
+    def spread(self, b):
+        """That of the mean, and Σ_a."""
+        return self.apart(b) + self.cov_a
+
+    def price(self, b):
+        """r(b), by third-order interpolation."""
+        x = jnp.clip(b[0] / jnp.maximum(jnp.sum(b), jnp.finfo(b.dtype).tiny), 0.0, 1.0)
+        at = 2.0 / jnp.pi * jnp.arctan2(jnp.sqrt(x), jnp.sqrt(1.0 - x)) * (GRID - 1)
+        first, weights = cubic(at, GRID)
+        return jnp.sum(weights * jax.lax.dynamic_slice(self.prices, (first,), (4,)))
+
+    def price_ahead(self, b):
+        """(r(b) - tr(B E Cov(z|b) Eᵀ))/γ."""
+        return (self.price(b) - jnp.sum(self.weight * self.apart(b))) / self.gamma
+
+    @streams.pinned()
+    def draw(self, b, key):
+        """E_i of an i drawn by b, and w_a."""
+        u = jax.random.uniform(jax.random.fold_in(key, 1), (), jnp.float32).astype(b.dtype)
+        return self.effect[jnp.where(u < b[0], 0, 1)] + self.shake(key)
+
+    def initial(self):
+        """The chances at first."""
+        return self.start
+
+    @streams.pinned()
+    def first(self, key):
+        """By those chances."""
+        return self._drawn(self.start, key)
+
+    def moved(self, z):
+        """Πᵀz."""
+        return product(z, self.transition)
+
+    @streams.pinned()
+    def jolt(self, z, key):
+        """What the chain moves beyond its mean."""
+        mean = self.moved(z)
+        return self._drawn(mean, key) - mean
+
+    def _drawn(self, chances: Belief, key: PRNGKeyArray) -> Float[Array, "h"]:
+        """A unit vector drawn by ``chances``, multiples of 2⁻²⁰."""
+        word = streams.to_words(key)[0]
+        u = (word >> 8).astype(chances.dtype) * 2.0**-24
+        passed = jnp.where(u < chances[0], 0, 1)
+        return (jnp.arange(self.hidden_dim) == passed).astype(chances.dtype)
+
+    def project(self, b):
+        """Sizes over their sum; where all are 0 the chances at first."""
+        size = jnp.abs(b)
+        total = jnp.sum(size)
+        return jnp.where(total > 0.0, size / jnp.where(total > 0.0, total, 1.0), self.start)
+
+    def project_hidden(self, z):
+        """The unit vector of the largest."""
+        return (jnp.arange(self.hidden_dim) == jnp.argmax(z)).astype(z.dtype)
+
+    def bounds(self):
+        """1."""
+        one = jnp.ones_like(self.start)
+        return one, one
+
+
+@struct.dataclass
+class FirstBelief(InitialLaw):
+    """b_0, the same in every episode."""
+
+    filter: Filter
+
+    def sample(self, key):
+        """Return b_0."""
+        return self.filter.initial()
+
+    def bound(self):
+        """|b_0|."""
+        return jnp.abs(self.filter.initial())
+
+
+@struct.dataclass
+class FirstHidden(InitialLaw):
+    """(b_0, z_0, n_0)."""
+
+    filter: Filter
+
+    @streams.pinned()
+    def sample(self, key):
+        """Draw z_0 and n_0."""
+        z = self.filter.first(key)
+        n = self.filter.pushed(z) + self.filter.shake(jax.random.fold_in(key, 1))
+        return jnp.concatenate([self.filter.initial(), z, n])
+
+    def bound(self):
+        """Those of all."""
+        b, z = self.filter.bounds()
+        return jnp.concatenate([b, z, farthest_push(self.filter)])
+
+
+def farthest_push(filter: Filter) -> Float[Array, "m"]:
+    """About how far n of a ``filter`` goes, entry by entry."""
+    noise = LARGEST_NORMAL * jnp.sqrt(jnp.diagonal(filter.cov_a))
+    return product(filter.bounds()[1], jnp.abs(filter.effect)) + noise
+
+
+def cubic(at: jax.Array, num: int) -> tuple[jax.Array, jax.Array]:
+    """First of four neighbours in a row of ``num`` and their weights (4,) in the polynomial through
+    them, at a place ``at`` in [0, num - 1].
+    """
+    first = jnp.clip(jnp.floor(at).astype(jnp.int32) - 1, 0, num - 4)
+    t = at - first.astype(at.dtype)
+    weights = [
+        -(t - 1.0) * (t - 2.0) * (t - 3.0) / 6.0,
+        t * (t - 2.0) * (t - 3.0) / 2.0,
+        -t * (t - 1.0) * (t - 3.0) / 2.0,
+        t * (t - 1.0) * (t - 2.0) / 6.0,
+    ]
+    return first, jnp.stack(weights)
+
+
+# --- on the host ---------------------------------------------------------------------------------
+
+
+def stationary(
+    Phi: np.ndarray, E: np.ndarray, Sigma_e: np.ndarray, Sigma_a: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Π, S and L of :class:`Kalman`, the fixed point that the recursion comes to from the
+    stationary covariance of z; (h, h), (m, m) and (h, m), float64.
+    """
+    Pi = np.linalg.solve(
+        np.eye(Phi.size) - np.kron(Phi, Phi), Sigma_e.reshape(-1)
+    ).reshape(Phi.shape)  # fmt: skip
+    for _ in range(100_000):
+        S = E @ Pi @ E.T + Sigma_a
+        L = Phi @ Pi @ E.T @ np.linalg.pinv(S, hermitian=True)
+        new = Phi @ Pi @ Phi.T + Sigma_e - L @ S @ L.T
+        new = 0.5 * (new + new.T)
+        done = np.abs(new - Pi).max() <= 1e-15 * np.abs(new).max()
+        Pi = new
+        if done:
+            break
+    S = E @ Pi @ E.T + Sigma_a
+    return Pi, S, Phi @ Pi @ E.T @ np.linalg.pinv(S, hermitian=True)
+
+
+def prices_of_two(
+    E: np.ndarray, chain: np.ndarray, B: np.ndarray, Sigma_a: np.ndarray, gamma: float
+) -> Float[np.ndarray, " k"]:
+    """r of two hypotheses on the grid, float64: the linear equation r = tr(B E Cov Eᵀ) + γ E r(π'),
+    where E r(π') is integrated by Gauss-Hermite quadrature of the log-likelihood ratio, which is
+    N(±κ/2, κ), κ = |E_1 - E_2|² in the metric of Σ_a⁻¹.
+    """
+    apart = E[:, 0] - E[:, 1]
+    kappa = float(apart @ np.linalg.solve(Sigma_a, apart))
+    chance = np.sin(0.5 * np.pi * np.linspace(0.0, 1.0, GRID)) ** 2
+    nodes, weights = np.polynomial.hermite_e.hermegauss(60)
+    weights = weights / weights.sum()
+    ahead = np.zeros((GRID, GRID))
+    rows = np.arange(GRID)
+    for sign, prior in ((1.0, chance), (-1.0, 1.0 - chance)):
+        for x, w in zip(nodes, weights, strict=True):
+            ratio = np.exp(sign * 0.5 * kappa + np.sqrt(kappa) * x)
+            down = chance * ratio + 1.0 - chance
+            after = chance * ratio / down
+            after = np.clip(after * chain[0, 0] + (1.0 - after) * chain[1, 0], 0.0, 1.0)
+            at = 2.0 / np.pi * np.arctan2(np.sqrt(after), np.sqrt(1.0 - after)) * (GRID - 1)
+            first = np.clip(np.floor(at).astype(int) - 1, 0, GRID - 4)
+            t = at - first
+            four = (
+                -(t - 1) * (t - 2) * (t - 3) / 6,
+                t * (t - 2) * (t - 3) / 2,
+                -t * (t - 1) * (t - 3) / 2,
+                t * (t - 1) * (t - 2) / 6,
+            )
+            for j, part in enumerate(four):
+                np.add.at(ahead, (rows, first + j), w * prior * part)
+    at_once = chance * (1.0 - chance) * float(apart @ B @ apart)
+    return np.linalg.solve(np.eye(GRID) - gamma * ahead, at_once)
+
+
+def prices_of_constant(
+    omega: np.ndarray, kappa: np.ndarray, gamma: float
+) -> Float[np.ndarray, " k"]:
+    """r_k = Σ_j γʲ Σ_i ω_i/(1 + (k + j) κ_i) for k < COUNT, float64, by recursion from where γʲ has
+    gone; exact but for rounding.
+    """
+    more = int(np.ceil(40.0 / -np.log(gamma)))
+    k = np.arange(COUNT + more)
+    at_once = (omega[None] / (1.0 + k[:, None] * kappa[None])).sum(axis=1)
+    r = np.zeros(len(k) + 1)
+    r[-1] = at_once[-1] / (1.0 - gamma)
+    for i in range(len(k) - 1, -1, -1):
+        r[i] = at_once[i] + gamma * r[i + 1]
+    return r[:COUNT]
+
+
+def root(A: np.ndarray) -> np.ndarray:
+    """A symmetric root of A ⪰ 0."""
+    return linalg.to_full(linalg.sqrt_psd(A))
