@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
+from scipy.special import expit
 
 from cojax import streams
 from cojax.belief import Belief, Filter
@@ -149,15 +150,16 @@ def prices_of_two(
     apart = E[:, 0] - E[:, 1]
     kappa = float(apart @ np.linalg.solve(Sigma_a, apart))
     chance = np.sin(0.5 * np.pi * np.linspace(0.0, 1.0, GRID)) ** 2
+    with np.errstate(divide="ignore"):
+        odds = np.log(chance) - np.log(np.cos(0.5 * np.pi * np.linspace(0.0, 1.0, GRID)) ** 2)
+    odds[-1] = np.inf
     nodes, weights = np.polynomial.hermite_e.hermegauss(60)
     weights = weights / weights.sum()
     ahead = np.zeros((GRID, GRID))
     rows = np.arange(GRID)
     for sign, prior in ((1.0, chance), (-1.0, 1.0 - chance)):
         for x, w in zip(nodes, weights, strict=True):
-            ratio = np.exp(sign * 0.5 * kappa + np.sqrt(kappa) * x)
-            down = chance * ratio + 1.0 - chance
-            after = chance * ratio / down
+            after = expit(odds + sign * 0.5 * kappa + np.sqrt(kappa) * x)
             after = np.clip(after * chain[0, 0] + (1.0 - after) * chain[1, 0], 0.0, 1.0)
             at = 2.0 / np.pi * np.arctan2(np.sqrt(after), np.sqrt(1.0 - after)) * (GRID - 1)
             first = np.clip(np.floor(at).astype(int) - 1, 0, GRID - 4)
