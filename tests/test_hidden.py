@@ -254,6 +254,18 @@ class Line(Geometry):
         return Uniform(low=-jnp.ones(1, dtype), high=jnp.ones(1, dtype))
 
 
+@struct.dataclass
+class Twisted(Line):
+    """Its g is not known to be constant."""
+
+    constant_input = False
+    one_row_each = False
+
+
+def twisted(dtype=None):
+    return Twisted().assemble(P=1.0, Q=0.45, R=0.4, gamma=0.9, p=0.8, Sigma=0.0, dtype=dtype)
+
+
 @pytest.mark.parametrize("chain", [[[0.90625, 0.09375], [0.1875, 0.8125]], None])
 def test_value_iteration_on_a_grid_from_zero_comes_to_it(chain):
     """Over s and the chance of the first of two hypotheses: V*, r included, and a*."""
@@ -289,8 +301,8 @@ def test_value_iteration_on_a_grid_from_zero_comes_to_it(chain):
         )
         k = np.clip(q.argmin(-1), 1, len(actions) - 2)
         low, mid, high = (np.take_along_axis(q, (k + j)[..., None], -1)[..., 0] for j in (-1, 0, 1))
-        move = 0.5 * (low - high) / (low - 2 * mid + high)
-        V, best = mid - 0.25 * (low - high) * move, actions[k] + move
+        move = np.clip(0.5 * (low - high) / np.maximum(low - 2 * mid + high, 1e-9), -1, 1)
+        V, best = mid - 0.25 * (low - high) * move, actions[k] + move * (actions[1] - actions[0])
     inside = np.abs(s) <= 2.0
     states = np.stack([*np.meshgrid(s[inside], chance, indexing="ij")], -1).reshape(-1, 2)
     states = np.concatenate([states, 1 - states[:, 1:]], axis=1)
@@ -385,7 +397,7 @@ def test_the_bayes_policy_costs_its_value_and_the_informed_one_less(kind):
 
 
 def test_gap_by_return_is_that_by_advantages_at_a_quarter_of_the_variance():
-    system = drifting()
+    system = drifting(effect=0.6 * E)
     params = env_params(system, start(system), action_limit=None)
     policies = [splits.memoryless(params), splits.trusting(0.5), "dithered-oracle:0.3"]
     found = cojax.evaluate(policies, params, 2048, num_steps=80)
@@ -400,7 +412,7 @@ def test_gap_by_return_is_that_by_advantages_at_a_quarter_of_the_variance():
 def test_no_policy_of_the_history_is_better_than_the_bayes_optimum():
     """Adam over a_s + linear functions of s and of the last pushes, on the simulated system."""
     system = drifting(mass)
-    law, steps, num = start(system), 30, 512
+    law, steps, num = start(system), 25, 256
 
     def returns(theta, key):
         def step(carry, key):
@@ -426,15 +438,15 @@ def test_no_policy_of_the_history_is_better_than_the_bayes_optimum():
             "bayes": jnp.zeros(())}  # fmt: skip
     slope = jax.jit(jax.grad(lambda theta, key: jnp.mean(returns(theta, key))))
     theta, m, v = zero, zero, zero
-    for k in range(150):
+    for k in range(120):
         g = slope(theta, jax.random.key(k))
         m = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, m, g)
         v = jax.tree.map(lambda v, g: 0.99 * v + 0.01 * g * g, v, g)
         step = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + 1e-6), m, v)
-        theta = jax.tree.map(lambda t, d, k=k: t - 0.05 * (1.0 - k / 150) * d, theta, step)
+        theta = jax.tree.map(lambda t, d, k=k: t - 0.05 * (1.0 - k / 120) * d, theta, step)
     theta["bayes"] = jnp.zeros(())
     run = jax.jit(returns)
-    keys = [jax.random.key(1000 + i) for i in range(8)]
+    keys = [jax.random.key(1000 + i) for i in range(16)]
     costs = [np.concatenate([host(run(t, key)) for key in keys])
              for t in (theta, zero, zero | {"bayes": jnp.ones(())})]  # fmt: skip
     apart, before = costs[0] - costs[2], (costs[1] - costs[2]).mean()
@@ -447,26 +459,28 @@ def test_no_policy_of_the_history_is_better_than_the_bayes_optimum():
 # --- what is seen ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", MADE)
-@pytest.mark.parametrize("terminal", ["none", "optimal"])
+@pytest.mark.parametrize(
+    ("kind", "terminal"),
+    [("arm", "none"), ("mass", "none"), ("constant", "optimal"), ("hypotheses", "optimal")],
+)
 def test_nothing_that_a_step_tells_depends_on_what_is_hidden(kind, terminal):
-    """Belief and z changed, the push and all noise as before: every output but the state itself is
-    the same to the bit. And the reward says what (s, a, s') say.
+    """z changed, the push and all noise as before, and so all that was seen: every output but the
+    state itself is the same to the bit. And the reward says what (s, a, s') say.
     """
     system = MADE[kind]()
     limited = {"max_steps_in_episode": 3, "terminal_value": terminal}
     params = env_params(system, system.initial_law(), **limited)
     plain = ConverseEnv(params)
-    for env in (plain, CommonStreams(plain)):
+    for env in (plain,) if kind == "arm" else (plain, CommonStreams(plain)):
         obs, state = env.reset(jax.random.key(0))
         assert obs.shape == (4,)
-        inside = state if env is plain else state.env_state
+        inside = state if env is plain else state.env
         for k in range(3):
-            d, other = 4, jax.random.normal(jax.random.key(9 + k), inside.s.shape)
-            moved = inside.s.at[d:-2].set(system.project(inside.s + other)[d:-2])
-            assert (moved[d:-2] != inside.s[d:-2]).any()
+            other = system.project(2.0 - 3.0 * inside.s)
+            moved = inside.s.at[-4:-2].set(other[-4:-2])
+            assert (moved[-4:-2] != inside.s[-4:-2]).any()
             changed = inside.replace(s=moved)
-            changed = changed if env is plain else state.replace(env_state=changed)
+            changed = changed if env is plain else state.replace(env=changed)
             action, key = jnp.asarray([0.2, -0.1]), jax.random.key(k)
             told = [env.step(key, x, action) for x in (state, changed)]
             ours, theirs = (jax.tree.leaves((t[0], *t[2:])) for t in told)
@@ -479,7 +493,7 @@ def test_nothing_that_a_step_tells_depends_on_what_is_hidden(kind, terminal):
                 cost = s @ np.diag(host(system.inner.Q)) @ s + 0.3 * v @ v
                 assert float(-told[0][2]) == pytest.approx(cost, rel=1e-4)
             state = told[0][1]
-            inside = state if env is plain else state.env_state
+            inside = state if env is plain else state.env
 
 
 def test_only_the_privileged_are_told_what_is_hidden():
@@ -516,7 +530,8 @@ def test_policies_see_what_is_observed(observe):
     assert env.state_space().spaces["s"].shape == (10,)
     assert len(env.labels()[0]) == width
     assert cojax.evaluation.lqr_gain(system).shape == (2, width)
-    cojax.testing.check_env(ConverseEnv(), params, num_draws=256)
+    with pytest.raises(InputError, match="oracle: expected a system of which all is observed"):
+        cojax.testing.check_env(ConverseEnv(), params)
 
 
 def test_without_effect_it_is_the_papers_system_to_the_bit():
@@ -542,7 +557,7 @@ def test_without_effect_it_is_the_papers_system_to_the_bit():
         assert float(reward) == float(plain_reward)
 
 
-@pytest.mark.parametrize("kind", MADE)
+@pytest.mark.parametrize("kind", ["arm", "constant", "hypotheses"])
 def test_both_precisions_agree_and_systems_stack(kind):
     single = MADE[kind]()
     with scope("float64"):
@@ -627,15 +642,9 @@ def test_what_is_not_known_is_not_split():
         ),
         (lambda: hidden_hypotheses(mass(), np.ones((2, 3)), Sigma_a=0.1), "expected two columns"),
         (lambda: constant(Sigma_a=0.0), "Sigma_a: "),
-        (
-            lambda: hidden_disturbance(
-                FAMILIES["PlanarAerial"].build(), np.ones((2, 1)), transition=0.5, Sigma_z=0.1,
-                Sigma_a=0.1,
-            ),
-            "drives one row an action, got PlanarAerial",
-        ),
+        (lambda: drifting(twisted, effect=[[1.0]]), "or drives one row an action, got Line, for"),
     ],
-)  # fmt: skip
+)
 def test_bad_input_is_refused_in_one_line(make, said):
     with pytest.raises(InputError, match=said) as error:
         make()
