@@ -20,6 +20,7 @@ from cojax.quadratic import Geometry, QuadraticGaussian
 from cojax.types import Float, Option, Options
 
 SHOWN = ("state", "belief")
+SETTLED = 1e-12  # of a step of the covariance's recursion, relative
 VERTICES = 12  # actions up to which c0 is the supremum itself
 
 
@@ -67,7 +68,7 @@ def hidden_disturbance(
     Sa = linalg.to_full(inputs.positive_semidefinite("Sigma_a", Sigma_a, m))
     Pi, S, L = stationary(Phi, E, Sigma_e, Sa)
     residual = np.abs(Phi @ Pi @ Phi.T + Sigma_e - L @ S @ L.T - Pi).max()
-    if residual > 1e-12 * max(np.abs(Pi).max(), 1e-300):
+    if residual > SETTLED * max(np.abs(Pi).max(), 1e-300):
         raise InputError(f"Sigma_z: the filter's covariance did not settle, off by {residual:.3g}")
     first = inputs.vector("start", start, h)
     spread = np.linalg.solve(np.eye(h * h) - np.kron(Phi, Phi), Sigma_e.reshape(-1)).reshape(h, h)
