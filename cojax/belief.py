@@ -112,8 +112,10 @@ class Filter(Distinct, abc.ABC):
         """E z'."""
 
     @abc.abstractmethod
-    def jolt(self, z: Float[Array, "h"], key: PRNGKeyArray) -> Float[Array, "h"]:
-        """z' - E z', one draw."""
+    def jolt(
+        self, z: Float[Array, "h"], key: PRNGKeyArray
+    ) -> tuple[Float[Array, "h"], Float[Array, "m"]]:
+        """z' - E z' and the w_a that comes with z', one draw of both."""
 
     def project(self, b: Belief) -> Belief:
         """The belief nearest to b."""
@@ -205,8 +207,10 @@ class Kalman(Filter):
 
     @streams.pinned()
     def jolt(self, z, key):
-        """ε."""
-        return product(normals(key, z), self.root_e)
+        """ε and w_a."""
+        h = self.hidden_dim
+        xi = normals(key, jnp.concatenate([z, self.root_a[0]]))
+        return product(xi[:h], self.root_e), product(xi[h:], self.root_a)
 
     def bounds(self):
         """What the largest draws make of stationary deviations."""
@@ -294,9 +298,10 @@ class Constant(Filter):
         """z."""
         return z
 
+    @streams.pinned()
     def jolt(self, z, key):
-        """0."""
-        return jnp.zeros_like(z)
+        """0 and w_a."""
+        return jnp.zeros_like(z), self.shake(key)
 
     def project(self, b):
         """At a whole k within the list."""

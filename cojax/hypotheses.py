@@ -100,9 +100,9 @@ class Hypotheses(Filter):
 
     @streams.pinned()
     def jolt(self, z, key):
-        """What the chain moves beyond its mean."""
+        """What the chain moves beyond its mean, by the key's own words; and w_a."""
         mean = self.moved(z)
-        return self._drawn(mean, key) - mean
+        return self._drawn(mean, key) - mean, self.shake(key)
 
     def _drawn(self, chances: Belief, key: PRNGKeyArray) -> Float[Array, "h"]:
         """A unit vector drawn by ``chances``, multiples of 2⁻²⁰."""

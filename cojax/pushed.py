@@ -327,11 +327,11 @@ class Hidden(Pushed):
         return False
 
     def sample_noise(self, s, key, a=None):
-        """w; 0 for b; what z moves beyond its mean, and that times E and w_a, by folded keys."""
+        """w; 0 for b; what z moves beyond its mean, and that times E and w_a, by a folded key."""
         s, b, z, _ = self.split(s)
-        jolt = self.filter.jolt(z, jax.random.fold_in(key, 2))
-        push = self.filter.pushed(jolt) + self.filter.shake(jax.random.fold_in(key, 4))
-        return jnp.concatenate([self.inner.sample_noise(s, key), jnp.zeros_like(b), jolt, push])
+        jolt, shake = self.filter.jolt(z, jax.random.fold_in(key, 2))
+        w, push = self.inner.sample_noise(s, key), self.filter.pushed(jolt) + shake
+        return jnp.concatenate([w, jnp.zeros_like(b), jolt, push])
 
     def project(self, s):
         """s and n, the nearest belief and the nearest z."""

@@ -1,4 +1,4 @@
-"""Fixtures with a hidden part: checks pass, and fail for filters that are wrong; files read back."""
+"""Fixtures with a hidden part: checks pass, and fail for a wrong filter; files read back."""
 
 from __future__ import annotations
 
