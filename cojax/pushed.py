@@ -230,7 +230,7 @@ class Believed(Pushed):
 @struct.dataclass
 class Hidden(Pushed):
     """A system that a hidden disturbance pushes, x = (s, b, z, n). Build it with
-    :func:`hidden_disturbance`, :func:`hidden_constant` or :func:`hidden_hypotheses`.
+    :mod:`cojax.hidden`: ``hidden_disturbance``, ``hidden_constant`` or ``hidden_hypotheses``.
 
     Attributes:
         parts: the system without z, alone.

@@ -170,6 +170,7 @@ def test_numerical_minimisation_gives_value_and_action(kind):
         R, p = np.broadcast_to(host(inner.R), 2), float(inner.p)
         know = system.known
         optimum, alone = jax.jit(know.optimum), jax.jit(inner.optimum)
+        stage, realised = jax.jit(know.stage_cost), jax.jit(system.stage_cost)
         value, excess, ahead = map(
             jax.jit, (know.value, know.excess_cost, system.filter.price_ahead)
         )
@@ -209,6 +210,12 @@ def test_numerical_minimisation_gives_value_and_action(kind):
             assert found.fun == pytest.approx(known, rel=1e-9)
             np.testing.assert_allclose(found.x, optimum(x).action, atol=1e-5)
             a = np.array([0.3, -0.2])
+            paid = q + np.mean(np.sum(R * (a + mean + points) ** 2, axis=1))
+            assert float(stage(x, a)) == pytest.approx(paid, rel=1e-10)
+            n = np.array([0.7, -0.4])
+            whole = np.concatenate([s, b, [0.1, 0.9], n])
+            paid = q + (a + n) @ (R * (a + n))
+            assert float(realised(jnp.asarray(whole), a)) == pytest.approx(paid, rel=1e-10)
             told = float(excess(x, a - optimum(x).action))
             assert told == pytest.approx(cost(a) - known, abs=1e-9 * known)
 
