@@ -34,6 +34,7 @@ from cojax.noise_laws import LARGEST_NORMAL
 from cojax.types import Array, Float, PRNGKeyArray
 
 COUNT = 2**12  # k is kept as k/COUNT, exact in every precision; r_k of Constant is listed so far
+APART = 2**20  # number of a key that is folded: none of a split has it
 Belief = Float[Array, "b"]
 
 
@@ -341,9 +342,9 @@ class FirstHidden(InitialLaw):
 
     @streams.pinned()
     def sample(self, key):
-        """Draw z_0 and n_0."""
-        z = self.filter.first(key)
-        n = self.filter.pushed(z) + self.filter.shake(jax.random.fold_in(key, 1))
+        """Draw z_0 and n_0, by keys that laws of s_0, which split theirs, do not come upon."""
+        z = self.filter.first(jax.random.fold_in(key, APART))
+        n = self.filter.pushed(z) + self.filter.shake(jax.random.fold_in(key, APART + 1))
         return jnp.concatenate([self.filter.initial(), z, n])
 
     def bound(self):

@@ -369,6 +369,18 @@ def start(system, dtype=None):
     return system.initial_law(Fixed(jnp.asarray([0.8, -0.5, 0.3, 0.6], dtype)))
 
 
+def test_where_it_begins_tells_nothing_of_z():
+    """Also for laws of s_0 that split their key."""
+    vessel = FAMILIES["NVDEx"].build(1, preset="hard", Sigma=0.0)
+    system = hidden_constant(vessel, np.eye(2), Pi_0=1.0, Sigma_a=0.1)
+    law, keys = system.initial_law(), jax.random.split(jax.random.key(0), 4000)
+    x = host(jax.jit(jax.vmap(law.sample))(keys))
+    moving = x[:, : vessel.state_dim]
+    moving = moving[:, moving.std(axis=0) > 0.0]
+    together = np.corrcoef(np.concatenate([moving, x[:, -4:-2]], axis=1).T)[-2:, :-2]
+    assert np.abs(together).max() < 4.0 / np.sqrt(4000)
+
+
 def z_score(x):
     return abs(x.mean()) / (x.std() / np.sqrt(x.size))
 
@@ -619,6 +631,10 @@ def test_what_is_not_known_is_not_split():
         splits.split(found, {"x": params})
     with pytest.raises(InputError, match="expected those of the evaluation, got none for x"):
         splits.split(found, {"y": params})
+    with pytest.raises(InputError, match="receding-horizon: expected a system of which all is"):
+        cojax.evaluate(["receding-horizon"], params, 2, num_steps=2)
+    with pytest.raises(InputError, match="params: expected a system of which all is observed"):
+        cojax.orbits.transformed(params, None, np.eye(2))
     plain = env_params(mass(), mass().geometry.initial_law(np.float32))
     with pytest.raises(InputError, match="expected a system with a hidden part"):
         splits.memoryless(plain)
