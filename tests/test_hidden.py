@@ -17,6 +17,7 @@ from scipy.optimize import minimize
 from scipy.special import hyp2f1
 
 import cojax
+from cojax import orbits
 from cojax.belief import COUNT
 from cojax.envs import CommonStreams, ConverseEnv, env_params
 from cojax.errors import InputError
@@ -634,7 +635,7 @@ def test_what_is_not_known_is_not_split():
     with pytest.raises(InputError, match="receding-horizon: expected a system of which all is"):
         cojax.evaluate(["receding-horizon"], params, 2, num_steps=2)
     with pytest.raises(InputError, match="params: expected a system of which all is observed"):
-        cojax.orbits.transformed(params, None, np.eye(2))
+        orbits.carried(params, None, np.eye(2))
     plain = env_params(mass(), mass().geometry.initial_law(np.float32))
     with pytest.raises(InputError, match="expected a system with a hidden part"):
         splits.memoryless(plain)
