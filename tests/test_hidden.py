@@ -635,7 +635,7 @@ def test_what_is_not_known_is_not_split():
     with pytest.raises(InputError, match="receding-horizon: expected a system of which all is"):
         cojax.evaluate(["receding-horizon"], params, 2, num_steps=2)
     with pytest.raises(InputError, match="params: expected a system of which all is observed"):
-        orbits.carried(params, None, np.eye(2))
+        orbits.carried(params, action=np.eye(2))
     plain = env_params(mass(), mass().geometry.initial_law(np.float32))
     with pytest.raises(InputError, match="expected a system with a hidden part"):
         splits.memoryless(plain)
