@@ -481,7 +481,7 @@ def test_no_policy_of_the_history_is_better_than_the_bayes_optimum():
 
 @pytest.mark.parametrize(
     ("kind", "terminal"),
-    [("arm", "none"), ("mass", "none"), ("constant", "optimal"), ("hypotheses", "optimal")],
+    [("arm", "none"), ("mass", "none"), ("hypotheses", "optimal")],
 )
 def test_nothing_that_a_step_tells_depends_on_what_is_hidden(kind, terminal):
     """z changed, the push and all noise as before, and so all that was seen: every output but the
@@ -577,7 +577,7 @@ def test_without_effect_it_is_the_papers_system_to_the_bit():
         assert float(reward) == float(plain_reward)
 
 
-@pytest.mark.parametrize("kind", ["arm", "constant", "hypotheses"])
+@pytest.mark.parametrize("kind", ["arm", "hypotheses"])
 def test_both_precisions_agree_and_systems_stack(kind):
     single = MADE[kind]()
     with scope("float64"):
