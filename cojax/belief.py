@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from cojax import linalg, streams
+from cojax import streams
 from cojax.distinct import Distinct
 from cojax.initial import InitialLaw
 from cojax.linalg import product
@@ -398,8 +398,3 @@ def prices_of_constant(
     for i in range(len(k) - 1, -1, -1):
         r[i] = at_once[i] + gamma * r[i + 1]
     return r[:COUNT]
-
-
-def root(A: np.ndarray) -> np.ndarray:
-    """A symmetric root of A ⪰ 0."""
-    return linalg.to_full(linalg.sqrt_psd(A))

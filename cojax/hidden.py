@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from cojax import errors, inputs, linalg, precision
-from cojax.belief import Constant, Filter, Kalman, prices_of_constant, root, stationary
+from cojax.belief import Constant, Filter, Kalman, prices_of_constant, stationary
 from cojax.errors import InputError
 from cojax.hypotheses import Hypotheses, prices_of_two
 from cojax.markov_jump import chances
@@ -204,6 +204,11 @@ def _stated(
             "what is learned of z would depend on the path; state it as Sigma_a"
         )
     return stated, E
+
+
+def root(A: np.ndarray) -> np.ndarray:
+    """A symmetric root of A ⪰ 0."""
+    return linalg.to_full(linalg.sqrt_psd(A))
 
 
 def _base(E: np.ndarray, Sigma_a: np.ndarray) -> Options:
