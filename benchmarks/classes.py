@@ -37,7 +37,8 @@ CLASSES = (
     "point-mass-average", "arm-n2-ending", "arm-n4-ending", "point-mass-ending",
     "pendulums-n2", "pendulums-n2-inverted", "pendulums-n1-list", "pendulums-n2-list",
     "arm-n4-game", "point-mass-game", "isotropic-n2", "arm-n4-budget", "arm-n2-risk-averse",
-    "arm-n4-risk-seeking",
+    "arm-n4-risk-seeking", "arm-n4-hidden", "nvdex-k1-hidden", "point-mass-task",
+    "point-mass-switching",
 )  # fmt: skip
 OTHERS = ("KinematicArm", "PlanarAerial", "Aerial", "Pendulums", "Isotropic")
 BUDGETS = {"ppo": 300_000, "ddpg": 100_000}
@@ -67,6 +68,8 @@ def plain(fixture: Fixture) -> systems.System:
     if fixture.family in OTHERS:
         return ConverseArm.build(-(-fixture.state_dim // 2), 0.8)
     changes = {"action_limit": 2.0, "noise": {"model": "gaussian"}}
+    if fixture.extension is not None and fixture.extension.hides:  # noise in the place of pushes
+        changes["Sigma"] = 1e-3
     return fixture.with_changes(value=None, control_cost=None, extension=None, **changes).system()
 
 

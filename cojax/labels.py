@@ -96,7 +96,7 @@ def remembered(extension: Mapping[str, Any], actions: list[str]) -> list[str]:
     """What follows the states of the base, of a fixture's field ``extension``, beside the names of
     ``actions``; names of its systems are the same.
     """
-    kind = extension["kind"]
+    kind = extension["kind"] or ""
     if kind in ("action-rate", "delay"):
         return [f"last {name}" for name in actions]
     if kind == "markov-jump":
@@ -107,4 +107,7 @@ def remembered(extension: Mapping[str, Any], actions: list[str]) -> list[str]:
         return ["ended [-]"]
     if kind in ("finite-horizon", "risk"):
         return [f"step / {1 << (int(extension['T']) - 1).bit_length()} [-]"]
+    if kind.startswith("hidden-") and extension.get("observe") == "belief":
+        beliefs = [f"belief {i + 1}" for i in range(len(extension["effect"][0]))]
+        return beliefs + (["step / 4096 [-]"] if kind == "hidden-constant" else [])
     return []

@@ -62,14 +62,16 @@ def carried(
             the identity.
         action: U, (m, m), likewise.
 
-    Raises InputError, one line, for a stacked batch, a matrix that is singular or of another
-    shape, and a U under which an enforced box of actions is none.
+    Raises InputError, one line, for a stacked batch, a system with hidden parts, a matrix that is
+    singular or of another shape, and a U under which an enforced box of actions is none.
     """
     if not isinstance(params, EnvParams):
         raise InputError(f"params: expected EnvParams, got {type(params).__name__}")
     if num_instances(params) is not None:
         raise InputError("params: expected those of one system, got a stacked batch")
     system = params.system
+    if system.observed_dim < system.state_dim:
+        raise InputError("params: expected a system of which all is observed")
     dtype = system.gamma.dtype
     with precision.x64() if dtype == np.float64 else contextlib.nullcontext():
         T = _coordinates("state", state, system.state_dim, dtype)

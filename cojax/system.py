@@ -111,6 +111,20 @@ class System(Distinct, abc.ABC):
         """One draw of w at state s; ``a`` is wanted where w depends on it."""
 
     @property
+    def observed_dim(self) -> int:
+        """How many of the first entries of a state an agent sees: all, but where some are hidden
+        (:mod:`cojax.hidden`); decided by the structure.
+        """
+        return self.state_dim
+
+    @property
+    def known(self) -> System:
+        """The same problem for one who knows what can be known, which certificates are about: the
+        system itself, where nothing is hidden.
+        """
+        return self
+
+    @property
     def constant_curvature(self) -> bool:
         """Whether A*(s, a* + δ) = δᵀB δ with one B for all states; decided by the structure."""
         return False

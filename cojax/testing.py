@@ -173,6 +173,11 @@ def _oracle_of(params: PyTree) -> Oracle:
     system = getattr(params, "system", None)
     if system is None:
         raise InputError("oracle: expected params with a system, or a cojax.testing.Oracle")
+    if system.observed_dim < system.state_dim:
+        raise InputError(
+            "oracle: expected a system of which all is observed: an optimum that remembers is none "
+            "of the observation; check params of system.known"
+        )
     return Oracle(
         functools.partial(oracles.action, system),
         functools.partial(oracles.value, system),

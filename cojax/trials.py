@@ -108,7 +108,8 @@ def trial_step(
     def step(carry, k):
         s, alive, total = carry
         optimum = system.optimum(s)
-        a = act(optimum, s, jax.random.fold_in(policy_root, k)).astype(s.dtype)
+        a = act(optimum, s[: system.observed_dim], jax.random.fold_in(policy_root, k))
+        a = a.astype(s.dtype)
         chex.assert_shape(a, (system.action_dim,))  # another would be broadcast
         a = params.clip(a)
         acts = alive & jnp.isfinite(a).all()

@@ -67,8 +67,13 @@ class ConverseEnv(environment.Environment[EnvState, EnvParams]):
     -(c + λ d), and both hold a share of V* where it does; :func:`cojax.envs.constrained` makes it
     -c.
 
+    Of a system with hidden parts (:mod:`cojax.hidden`) observations are what is seen of the state,
+    and nothing else tells of the rest; with ``privileged`` ``info["hidden"]`` is all of the rest
+    after the step, for critics that may know more than the policy.
+
     Args:
         params: the default of every ``params`` below: a problem, :class:`EnvParams`.
+        privileged: whether ``info`` tells what is hidden.
 
     Methods take ``key``, a key of JAX; ``state``, an :class:`EnvState`; and ``action``, (m,) in
     the units of the system. They are of one environment: ``jax.vmap`` makes them of many.
@@ -76,19 +81,20 @@ class ConverseEnv(environment.Environment[EnvState, EnvParams]):
 
     _supports_transition_gradients = True
 
-    def __init__(self, params: EnvParams | None = None):
+    def __init__(self, params: EnvParams | None = None, *, privileged: bool = False):
         super().__init__()
         self._params = params
+        self.privileged = privileged
 
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and self._gradients == other._gradients  # pyright: ignore
+        return type(self) is type(other) and self._options == other._options  # pyright: ignore
 
     def __hash__(self) -> int:
-        return hash((type(self), self._gradients))
+        return hash((type(self), *self._options))
 
     @property
-    def _gradients(self) -> bool:
-        return self.transition_gradients_enabled
+    def _options(self) -> tuple[bool, bool]:
+        return self.transition_gradients_enabled, self.privileged
 
     @property
     def default_params(self) -> EnvParams:
@@ -136,6 +142,8 @@ class ConverseEnv(environment.Environment[EnvState, EnvParams]):
             told = system.measured(state.s, action, optimum)
             left = jnp.where(terminated, system.gamma * system.measured_values(s), 0.0)
             info |= dict(zip(system.measures, told + left, strict=True))
+        if self.privileged:
+            info["hidden"] = s[system.observed_dim :]
         return obs, next_state, reward, terminated, info
 
     def reset_env(self, key, params):
@@ -175,19 +183,20 @@ class ConverseEnv(environment.Environment[EnvState, EnvParams]):
         guard, initial ones, and what one step adds to them. ``labels`` names its entries.
         """
         params = self.default_params if params is None else params
-        return _box(params.observation_limit)
+        return _box(params.observation_limit[..., : params.system.observed_dim])
 
     def state_space(self, params: EnvParams | None = None) -> spaces.Dict:
         """Time, and s of a state that ``step`` and ``reset`` return."""
         params = self.default_params if params is None else params
         last = jnp.asarray(params.max_steps_in_episode, jnp.int32)
         time = spaces.Box(jnp.zeros_like(last), last, (), jnp.int32)
-        return spaces.Dict({"time": time, "s": self.observation_space(params)})
+        return spaces.Dict({"time": time, "s": _box(params.observation_limit)})
 
     def labels(self, params: EnvParams | None = None) -> labels.Labels:
         """Names and units of the entries of an observation and of an action, in their order."""
         params = self.default_params if params is None else params
-        return params.system.labels()
+        states, actions = params.system.labels()
+        return states[: params.system.observed_dim], actions
 
     @property
     def num_actions(self) -> int:
@@ -196,8 +205,11 @@ class ConverseEnv(environment.Environment[EnvState, EnvParams]):
 
 
 def shown(s: jax.Array, params: EnvParams) -> jax.Array:
-    """s as an observation: clipped to its space, a NaN at the edge, where the guard is left too."""
-    high = params.observation_limit.astype(s.dtype)
+    """s as an observation: what of it is seen, clipped to its space, a NaN at the edge, where the
+    guard is left too.
+    """
+    seen = params.system.observed_dim
+    s, high = s[:seen], params.observation_limit[:seen].astype(s.dtype)
     return jnp.clip(jnp.where(jnp.isnan(s), high, s), -high, high)
 
 
@@ -276,6 +288,6 @@ def autoreset(env: environment.Environment, keys, state, action, *, params) -> t
         (obs_step, state_step),
     )
     measures = getattr(getattr(params, "system", None), "measures", ())
-    aside = {name: info.pop(name) for name in ("diverged", *measures) if name in info}
+    aside = {name: info.pop(name) for name in ("diverged", "hidden", *measures) if name in info}
     info |= {"terminated": terminated, "truncated": truncated, "final_observation": obs_step}
     return obs, state, reward, terminated, truncated, Info(info, aside)

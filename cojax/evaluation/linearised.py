@@ -72,9 +72,10 @@ def regulator(system: System) -> tuple[Float[np.ndarray, "n n"], Float[np.ndarra
 def lqr_gain(system: System) -> Float[np.ndarray, "m n"]:
     """K, float64: a = -K s is the discounted LQR of a system at the origin.
 
-    K is that of :func:`regulator`, and ValueError is raised as there.
+    K is that of :func:`regulator`, and ValueError is raised as there. Of a system with hidden parts
+    it is that of what can be known, less the columns of what is not seen.
     """
-    return regulator(system)[1]
+    return regulator(system.known)[1][:, : system.observed_dim]
 
 
 def _to_float64(leaf: Array) -> Array:

@@ -292,11 +292,11 @@ def check_action(name: str, act: Act, params: PyTree, env_params: EnvParams) -> 
     ``params`` are those of ``act`` for one system, or their shapes. Raises InputError, one line.
     """
     system = env_params.system
-    d, m, dtype = system.state_dim, system.action_dim, system.gamma.dtype
-    s, a = jnp.zeros(d, dtype), jnp.zeros(m, dtype)
+    d, m, dtype = system.observed_dim, system.action_dim, system.gamma.dtype
+    x, s, a = (jnp.zeros(n, dtype) for n in (system.state_dim, d, m))
     key = jax.eval_shape(lambda: streams.root_key(0))
     try:
-        found = jax.eval_shape(act, params, Optimum(s, a, s), s, key)
+        found = jax.eval_shape(act, params, Optimum(x, a, x), s, key)
     except (TypeError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise InputError(

@@ -17,6 +17,7 @@ from flax import struct
 
 from cojax import linalg
 from cojax.envs import EnvParams
+from cojax.errors import InputError
 from cojax.evaluation.linearised import regulator
 from cojax.system import Optimum, System
 from cojax.types import Array, Float, PRNGKeyArray
@@ -37,8 +38,12 @@ class Planner:
 
 
 def make_planner(horizon: int, env_params: EnvParams) -> Planner:
-    """The planner of one system; raises ValueError where its regulator does not exist."""
+    """The planner of one system; raises ValueError where its regulator does not exist, and for a
+    system with hidden parts, along which nobody who observes can plan.
+    """
     system = env_params.system
+    if system.observed_dim < system.state_dim:
+        raise InputError("receding-horizon: expected a system of which all is observed")
     X, K = (linalg.to_device(x, system.gamma.dtype) for x in regulator(system))
     return Planner(system, X, K, horizon)
 

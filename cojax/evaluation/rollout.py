@@ -143,7 +143,8 @@ def run(
             # expression that the compiler may evaluate twice with different roundings. So an
             # action that is a* differs from a* by exactly 0. Round -1 fills it in at s_0.
             noise_keys, policy_keys = _lanes(partial(_fold_in, k))(trials.keys.roots)
-            a = _act(groups, group_params, state, policy_keys, actions=actions)
+            seen = state._replace(s=state.s[..., : trials.params.system.observed_dim])
+            a = _act(groups, group_params, seen, policy_keys, actions=actions)
             return _advance(trials.params, noise_keys, bounds, k, state=state, a=a)
 
         state = lax.fori_loop(-1, longest, body, state)
@@ -270,13 +271,14 @@ def run_on_host(
     params, m = trials.params, trials.params.system.action_dim
     noise_roots = trials.keys.roots[0]
     state, bounds, begun = _host_start(len(policies), controls, trials)
-    F, M, N, d = state.s.shape
+    F, M, N = state.s.shape[:3]
+    d = params.system.observed_dim
     policies = [policy.begun() for policy in policies]
     a, actions = np.zeros((F, M, N, m), state.s.dtype), getattr(params.system, "actions", None)
     lists = None if actions is None else np.repeat(np.asarray(actions), N, axis=0)  # (F N, k, m)
     for k in range(-1, int(np.max(np.asarray(trials.horizons)))):
         if k >= 0:
-            obs = np.asarray(state.s)
+            obs = np.asarray(state.s)[..., :d]
             for j, policy in enumerate(policies):
                 a[:, j] = policy.actions(obs[:, j].reshape(F * N, d), m, lists).reshape(F, N, m)
         state = _host_step(params, noise_roots, bounds, np.int32(k), state=state, a=a)
