@@ -30,11 +30,11 @@ from cojax import streams
 from cojax.distinct import Distinct
 from cojax.initial import InitialLaw
 from cojax.linalg import product
+from cojax.memory import APART
 from cojax.noise_laws import LARGEST_NORMAL
 from cojax.types import Array, Float, PRNGKeyArray
 
 COUNT = 2**12  # k is kept as k/COUNT, exact in every precision; r_k of Constant is listed so far
-APART = 2**20  # number of a key that is folded: none of a split has it
 Belief = Float[Array, "b"]
 
 

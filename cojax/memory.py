@@ -34,6 +34,8 @@ from cojax.quadratic import Geometry, QuadraticGaussian
 from cojax.system import Optimum, System
 from cojax.types import Array, Float, Options, PRNGKeyArray
 
+APART = 2**20  # number of a key that is folded: none of a split has it
+
 
 @struct.dataclass
 class Joined(InitialLaw):
@@ -48,8 +50,8 @@ class Joined(InitialLaw):
     memory: InitialLaw
 
     def sample(self, key: PRNGKeyArray) -> Float[Array, "d"]:
-        """Draw x_0; the memory by a key folded from that of s_0."""
-        memory = self.memory.sample(jax.random.fold_in(key, 1))
+        """Draw x_0; the memory by a key of its own, which is none that laws of s_0 split off."""
+        memory = self.memory.sample(jax.random.fold_in(key, APART))
         return jnp.concatenate([self.state.sample(key), memory])
 
     def bound(self):

@@ -461,3 +461,12 @@ def test_learners_take_a_system_that_remembers():
         num_envs=8, progress=None,
     )  # fmt: skip
     assert run.policy.apply(run.policy.member(seed=0).params, jnp.ones(7), None).shape == (2,)
+
+
+def test_states_and_memories_are_drawn_apart():
+    """Of a law that splits its key, too: that of the vehicle's draws by both halves."""
+    law = FAMILIES["NVDEx"].build(1).geometry.initial_law(np.float32)
+    joined = memory.Joined(law, Uniform(jnp.full(2, -1.0), jnp.full(2, 1.0)))
+    x = jax.vmap(joined.sample)(jax.random.split(jax.random.key(0), 10_000))
+    related = np.corrcoef(np.asarray(x[:, np.asarray(x).std(axis=0) > 0.0]).T)[-2:, :-2]
+    assert np.abs(related).max() < 0.05

@@ -64,6 +64,10 @@ CLASSES = {  # a shipped fixture of each
     "a budget": "isotropic-n2",
     "risk": "arm-n2-risk-averse",
 }
+HIDDEN = {  # of which the agent does not see all
+    "a hidden disturbance": "point-mass-hidden",
+    "two hypotheses": "point-mass-two",
+}
 KNOWN = {"nvdex-k1-gusts", "nvdex-k1-action-rate", "nvdex-k1-delay"}  # gaps of a dithered oracle
 DITHERED = ("dithered-oracle:0", f"dithered-oracle:{DITHER[1]:g}")  # one program each
 DETUNED = ("detuned-oracle:1", "detuned-oracle:0.5", "detuned-oracle:0")
@@ -98,7 +102,7 @@ def examine() -> list[Finding]:
     for std in DITHER:
         x = on_vehicle[f"dithered-oracle:{std:g}"]
         findings.append(_known(f"gap of dither {std:g}", x, dithered_gap(vehicle, std, NUM_STEPS)))
-    findings += [_class(*row) for row in CLASSES.items()]
+    findings += [_class(*row) for row in (CLASSES | HIDDEN).items()]
     findings += [_coverage(vehicle, on_vehicle), _against_float64(on_vehicle)]
     seconds = time.perf_counter() - start
     return [*findings, Finding("time", f"{seconds:.0f} s", "some minutes", True)]
