@@ -105,7 +105,7 @@ def remembered(extension: Mapping[str, Any], actions: list[str]) -> list[str]:
         return [f"disturbance {i + 1}" for i in range(len(extension["effect"][0]))]
     if kind == "termination":
         return ["ended [-]"]
-    if kind in ("finite-horizon", "risk"):
+    if kind in ("finite-horizon", "average-cost", "risk"):
         return [f"step / {1 << (int(extension['T']) - 1).bit_length()} [-]"]
     if kind.startswith("hidden-") and extension.get("observe") == "belief":
         beliefs = [f"belief {i + 1}" for i in range(len(extension["effect"][0]))]

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
+import pytest
 from click.testing import CliRunner
 
 from cojax import cli, linalg, precision
 from cojax.families import FAMILIES, ConverseArm, NVDEx
 from cojax.fixtures import shelf
 from cojax.quadratic import QuadraticGaussian
+
+
+def some_slow(cases: Iterable[Any], slow: Iterable[str]) -> list[Any]:
+    """Parameters of a test, those whose words are in ``slow`` marked so."""
+    slow = set(slow)
+    return [pytest.param(x, marks=pytest.mark.slow) if str(x) in slow else x for x in cases]
+
 
 GOLDEN_KEYS = ("alpha0", "beta0", "kappa1", "kappa2", "g0")
 

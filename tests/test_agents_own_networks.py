@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from agents_toy import PLAIN, SMALL, Toy, ToyParams
 from flax import linen as nn
+from helpers import some_slow
 from test_plugins import Entry
 
 import cojax
@@ -109,7 +110,7 @@ def trained(name, *, timesteps=96, **own):
     )
 
 
-@pytest.mark.parametrize("name", LEARNERS)
+@pytest.mark.parametrize("name", some_slow(LEARNERS, ["a2c", "td3", "ddpg"]))
 def test_every_engine_trains_networks_of_ones_own(name):
     """They learn, and are what the policy, the critic and the gradients are of."""
     env, params = environment(name)

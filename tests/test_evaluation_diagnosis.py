@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from agents_toy import PLAIN_PPO
+from helpers import some_slow
 
 import cojax
 from cojax.agents import crossq, off_policy, on_policy, replay, sac, td3
@@ -41,7 +42,10 @@ def params():
     return cojax.make("NVDEx-v0", K=1, preset="easy")[1]
 
 
-@pytest.fixture(scope="module", params=["ppo", "sac", "td3", "crossq"])
+LEARNERS = some_slow(["ppo", "sac", "td3", "crossq"], ["td3", "crossq"])
+
+
+@pytest.fixture(scope="module", params=LEARNERS)
 def run(request):
     key = jax.random.key(0, impl="threefry2x32")
     h = SETTINGS[request.param]

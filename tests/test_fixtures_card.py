@@ -82,7 +82,9 @@ def test_what_a_system_remembers_is_called_the_same():
         content, names = card.read(name)
         if "extension" in content and content["extension"]["kind"] not in kinds:
             kinds.add(content["extension"]["kind"])
-            assert names == load_fixture(name).system().labels(), name
+            system = load_fixture(name).system()
+            states, actions = system.labels()
+            assert names == (states[: system.observed_dim], actions), name  # hidden ones are last
     assert {"action-rate", "delay", "markov-jump", "disturbance", "termination", "game"} <= kinds
 
 

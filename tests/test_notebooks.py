@@ -6,6 +6,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import nbformat
 import pytest
+from helpers import some_slow
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 from nbclient import NotebookClient
@@ -50,8 +51,11 @@ def run_here(notebook):
         sys.modules["__main__"] = main
 
 
+LONG = ("paper_table", "how_robust_is_robust", "own_family", "what_went_wrong")
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", some_slow(NAMES, LONG))
 def test_notebook_runs(name, monkeypatch, tmp_path):
     if name in NEEDS:
         pytest.importorskip(NEEDS[name])

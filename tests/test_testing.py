@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import pytest
+from helpers import some_slow
 
 import cojax
 from cojax.envs import ConverseEnv
@@ -19,18 +20,15 @@ def test_every_family_conforms(family):
     check_env(*cojax.make(f"{family}-v0", **SMALL.get(family, {})), num_draws=512)
 
 
-ELSEWHERE = {  # nearly as a family above, or another law of noise
-    "kinematic-arm-n2", "planar-aerial", "pendulums-n2", "isotropic-n2", "arm-n4-student-t",
-    "arm-n2-impulses", "point-mass-uniform", "nvdex-k1-action-rate", "nvdex-k1-gusts",
-}  # fmt: skip
+OFTEN = (  # the rest are slow: nearly another of these, or a family of its own above
+    "arm-n4-box", "arm-n2-columns", "quartic-arm-n2", "nvdex-k1-delay", "nvdex-k1-jump",
+    "point-mass-wind", "arm-n2-average", "arm-n2-ending", "pendulums-n1-list", "arm-n2-game",
+    "arm-n2-risk-averse",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.slow) if name in ELSEWHERE else name
-        for name in doctor.CLASSES.values()
-    ],
+    "name", some_slow(doctor.CLASSES.values(), set(doctor.CLASSES.values()) - set(OFTEN))
 )
 def test_every_class_beyond_the_papers_conforms(name):
     check_env(ConverseEnv(), cojax.load_fixture(name).params, num_draws=512)
