@@ -86,7 +86,7 @@ class Finding(NamedTuple):
 
 
 def examine() -> list[Finding]:
-    """Run every check; some minutes on two cores, compilation included."""
+    """Run every check; two minutes on two cores, compilation included."""
     start = time.perf_counter()
     fingerprint = streams.fingerprint()
     findings = [
@@ -105,7 +105,7 @@ def examine() -> list[Finding]:
     findings += [_class(*row) for row in (CLASSES | HIDDEN).items()]
     findings += [_coverage(vehicle, on_vehicle), _against_float64(on_vehicle)]
     seconds = time.perf_counter() - start
-    return [*findings, Finding("time", f"{seconds:.0f} s", "some minutes", True)]
+    return [*findings, Finding("time", f"{seconds:.0f} s", "some two minutes", True)]
 
 
 def machine() -> dict[str, str]:
@@ -183,6 +183,8 @@ def _class(what: str, name: str) -> Finding:
         found = evaluate(policies, params, 128, num_steps=NUM_STEPS, progress=None)
         gaps = list(found.trials["suboptimality"][0])
     told = f"gaps {', '.join(f'{gap.mean():.3g}' for gap in gaps)}"
+    if len(gaps) < len(policies):
+        told += ", others refused"  # of risk, where a few trials carry the estimate
     if gaps[0].any() or not all(gap.min() >= 0.0 < gap.mean() for gap in gaps[1:]):
         return Finding(what, told, "0 of the oracle, above 0 of others", False)
     if name in KNOWN:
