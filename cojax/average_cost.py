@@ -144,8 +144,7 @@ def averaged(system: QuadraticGaussian) -> AverageCost:
 def contraction(system: QuadraticGaussian) -> float:
     """The largest β with Q ⪰ βP of a ``system``. Raises InputError where it is not positive."""
     P, Q = (linalg.to_full(np.asarray(x, np.float64)) for x in (system.P, system.Q))
-    root = linalg.to_full(linalg.inverse_sqrt_spd(P))
-    beta = float(np.linalg.eigvalsh(root @ Q @ root)[0])
+    beta = linalg.largest_share(Q, P)
     if beta <= 1e-12:
         raise InputError(f"Q: expected βP ⪯ Q with β > 0, got β = {beta:.3g}")
     return beta

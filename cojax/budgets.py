@@ -155,7 +155,7 @@ def budget(
     """
     stated = _stated("budget", system, dtype)
     P, d = stated["P"], system.state_dim
-    beta = _least(stated["Q"], P)
+    beta = linalg.largest_share(stated["Q"], P)
     if beta <= ROUNDING:
         raise InputError(f"Q: expected βP ⪯ Q with β > 0, got β = {beta:.3g}")
     if kappa is not None:
@@ -165,7 +165,7 @@ def budget(
         given = kappa * P
     else:
         given = inputs.positive_definite("P_d", P_d, d)
-        low, high = _least(given, P), -_least(-given, P)
+        low, high = linalg.largest_share(given, P), -linalg.largest_share(-given, P)
         kappa = high if kappa is None else kappa
         if high > kappa * (1.0 + ROUNDING):
             raise InputError(f"P_d: expected P_d ⪯ κ P with κ = {kappa:.6g}, got {high:.6g} P")
@@ -229,7 +229,7 @@ def energy_budget(
     stated = _stated("energy_budget", system)
     R_d = inputs.positive_semidefinite("R_d", R_d, system.action_dim)
     multiplier = inputs.number("multiplier", multiplier, 0.0)
-    most = -_least(-R_d, stated["R"])
+    most = -linalg.largest_share(-R_d, stated["R"])
     if multiplier * most > 1.0 + ROUNDING:
         raise InputError(f"multiplier: expected λ R_d ⪯ R, got {multiplier * most:.6g} R")
     num_trials = inputs.whole("num_trials", num_trials, 2)
@@ -287,9 +287,3 @@ def _stated(name: str, system: QuadraticGaussian, dtype: DTypeLike | None = None
         kind = type(system).__name__
         raise InputError(f"{name}: expected no system of a class of its own, got {kind}")
     return stated
-
-
-def _least(A: np.ndarray, P: np.ndarray) -> float:
-    """The largest x with A ⪰ x P."""
-    root = linalg.to_full(linalg.inverse_sqrt_spd(P))
-    return float(np.linalg.eigvalsh(root @ linalg.to_full(A) @ root)[0])

@@ -177,8 +177,7 @@ def delayed(
         )
     d, m, gamma, p = system.state_dim, system.action_dim, stated["gamma"], stated["p"]
     P, Q, R = (linalg.to_full(stated[name]) for name in ("P", "Q", "R"))
-    unroot = linalg.inverse_sqrt_spd(P)
-    beta = linalg.extreme_eigenvalues(unroot @ Q @ unroot)[0]
+    beta = linalg.largest_share(Q, P)
     if not beta > (1.0 - gamma) * (1.0 + CLOSE):
         raise InputError(
             f"Q: expected Q ⪰ βP with β > 1 - γ = {1.0 - gamma:.6g}, without which the optimal "

@@ -190,8 +190,7 @@ def disturbed(
         for i, value in enumerate(x):
             inputs.number(f"{name}[{i}]", value, low, high, low_open=low < 0.0, high_open=True)
     P, Q = (linalg.to_full(stated[name]) for name in ("P", "Q"))
-    root = linalg.to_full(linalg.inverse_sqrt_spd(P))
-    beta = float(np.linalg.eigvalsh(root @ Q @ root)[0])
+    beta = linalg.largest_share(Q, P)
     if beta <= 1e-12 or beta >= 1.0:
         raise InputError(f"Q: expected βP ⪯ Q ≺ P with β > 0, got β = {beta:.3g}")
     left = 1.0 - gamma * rho**2 - 0.5 * beta

@@ -214,8 +214,8 @@ def _largest(Gamma: np.ndarray, stated: Options, matrix: np.ndarray | None) -> f
 
 def _require_saddle(margin: float, stated: Options) -> None:
     """Raise InputError unless λ < 1, λ < β and (1 - β)/(1 - λ) < γ; ``margin`` is λ."""
-    root, gamma = linalg.inverse_sqrt_spd(linalg.to_full(stated["P"])), stated["gamma"]
-    beta = float(np.linalg.eigvalsh(root @ linalg.to_full(stated["Q"]) @ root)[0])
+    gamma = stated["gamma"]
+    beta = linalg.largest_share(stated["Q"], linalg.to_full(stated["P"]))
     if not margin < 1.0:
         raise InputError(
             "Gamma: expected Γ ≻ γ hᵀP h at every state, without which the disturbance gains "

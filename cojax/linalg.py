@@ -147,6 +147,12 @@ def extreme_eigenvalues(A: np.ndarray) -> tuple[float, float]:
     return float(w[0]), float(w[-1])
 
 
+def largest_share(A: np.ndarray, P: np.ndarray) -> float:
+    """The largest x with A ⪰ x P, λ_min(P^{-1/2} A P^{-1/2}); P ≻ 0, each (d, d) or (d,)."""
+    root = to_full(inverse_sqrt_spd(P))
+    return float(np.linalg.eigvalsh(root @ to_full(A) @ root)[0])
+
+
 def written_out(A: Symmetric, others: Sequence[Symmetric]) -> Symmetric:
     """A as (d, d) where any of ``others`` is, and as it is where all are diagonals (d,)."""
     if A.ndim != 1 or all(other.ndim == 1 for other in others):

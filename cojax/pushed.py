@@ -186,10 +186,6 @@ class Believed(Pushed):
         spread = jnp.sum(R * (jnp.diagonal(S) if R.ndim == 1 else S))
         return self.charge(s, a + self.filter.predicted(b)) + spread
 
-    def least_cost(self, s):
-        """sᵀQ s."""
-        return quadratic_form(self.inner.Q, self.believed(s)[0])
-
     def expected_value(self, s, z, a=None):
         """E V*(z + w), n and w drawn."""
         (s, b), mean = self.believed(s), self.believed(z)[0]

@@ -326,8 +326,7 @@ def _checked(stated: Options, theta: float, *, gamma: float, forever: bool = Fal
         raise InputError(f"theta: expected Gaussian noise, got {stated['law'].word}")
     if theta == 0.0:
         return theta
-    root = linalg.to_full(linalg.inverse_sqrt_spd(stated["P"]))
-    beta = float(np.linalg.eigvalsh(root @ linalg.to_full(stated["Q"]) @ root)[0])
+    beta = linalg.largest_share(stated["Q"], stated["P"])
     if not (beta > 0.0 and 1.0 - beta < gamma):
         raise InputError(f"Q: expected Q ⪰ βP with 1 - β < γ = {gamma:g}, got β = {beta:.3g}")
     largest = 2.0 * abs(theta) * float(spectrum(stated["Sigma"], stated["P"])[-1])

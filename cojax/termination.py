@@ -210,8 +210,7 @@ def terminating(
     least = inputs.number("least", least, 0.0, 1.0, low_open=True)
     weight = inputs.positive_semidefinite("weight", weight, d)
     P, Q = (linalg.to_full(stated[name]) for name in ("P", "Q"))
-    root = linalg.to_full(linalg.inverse_sqrt_spd(P))
-    beta = float(np.linalg.eigvalsh(root @ Q @ root)[0])
+    beta = linalg.largest_share(Q, P)
     if least < 1.0 and not gamma * least > 1.0 - beta:
         raise InputError(
             f"least: expected more than (1 - β)/γ = {(1.0 - beta) / gamma:.6g}, β = {beta:.4g} "
